@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::calls::{
-    Fallible, ME, TOOLS, fill, key_of, now, patient, session_of, time_of, trace_of, user_of,
+    Fallible, ME, TOOLS, Whose, fill, key_of, now, patient, session_of, time_of, trace_of, user_of,
 };
 use self::copies::multiply;
 use self::table::{Table, median, processor_time, say};

@@ -92,16 +92,16 @@ impl Metrics {
         tools: impl Iterator<Item = &'a Tool> + Clone,
         census: &[Census],
     ) {
-        let always = |_: &Tool| true;
-        let waits = |tool: &Tool| tool.approval.is_some();
-        let gauges: [(&[&str], _, &dyn Fn(&Tool) -> bool); 3] = [
-            (&["running"], &self.running, &always),
-            (&["unknown"], &self.unknown, &always),
-            (&["proposed", "approved"], &self.proposals, &waits),
+        // Only a tool that asks for approval has calls that wait for it.
+        let gauges = [
+            (&["running"][..], &self.running, false),
+            (&["unknown"], &self.unknown, false),
+            (&["proposed", "approved"], &self.proposals, true),
         ];
-        for (states, gauge, is_possible) in gauges {
+        for (states, gauge, takes_approval) in gauges {
             gauge.reset();
-            for tool in tools.clone().filter(|tool| is_possible(tool)) {
+            let tools = tools.clone();
+            for tool in tools.filter(|tool| !takes_approval || tool.approval.is_some()) {
                 gauge.with_label_values(&[&tool.name]).set(0);
             }
             let counted = |count: &&Census| states.contains(&count.state.as_str());
