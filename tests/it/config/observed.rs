@@ -43,7 +43,8 @@ async fn a_timeout_that_is_short_for_the_calls_of_a_gateway_is_a_warning() {
     let warnings = said["warnings"].to_string();
     assert!(
         warnings.contains("act: of its newest 20 calls 99 % took up to")
-            && warnings.contains("set timeout to 1 s or more"),
+            && warnings.contains("its timeout is 500ms")
+            && warnings.contains(" s or more"),
         "{said}"
     );
     // The default is long enough. That it is the default is a note.
