@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Config, Error, encrypt, gateway_over, visit};
 use crate::core::caller::Caller;
-use crate::gateway;
+use crate::gateway::{self, Gateway};
 #[cfg(feature = "redis")]
 use crate::store::redis::{self, Redis};
 
@@ -14,52 +14,52 @@ use crate::store::redis::{self, Redis};
 ///
 /// # Errors
 /// Nothing is lost, or the store is not reached.
-pub async fn accept_loss(mut config: Config, reason: &str) -> Result<usize, Error> {
-    drop(rustls::crypto::ring::default_provider().install_default());
-    let instance = gateway::new_instance();
-    let store = visit(&config.store, instance).await?;
-    let store = encrypt(store, config.store_keys.take());
-    // Only tools matter for this.
-    config.upstreams.clear();
-    config.webhook = None;
-    let gateway = gateway_over(store.clone(), instance, &mut config)?;
-    let accepted = gateway
-        .loss
-        .accept_loss(Caller::operator(), reason.to_owned())
-        .await;
-    if !store.is_shared() {
-        store.close().await;
-    }
-    accepted.map_err(|error| {
-        let why = match error.kind {
-            gateway::ErrorKind::WrongState(why) => why,
-            kind => kind.to_string(),
-        };
-        Error::Other(format!("the loss was not accepted: {why}"))
-    })
+pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
+    let gateway = without_serving(config).await?;
+    let (by, reason) = (Caller::operator(), reason.to_owned());
+    let accepted = gateway.loss.accept_loss(by, reason).await;
+    close(&gateway).await;
+    accepted.map_err(|error| refused("the loss was not accepted", error))
 }
 
 /// Counts this configuration's retention for stored calls, or says what that would change, by tool.
 ///
 /// # Errors
-/// The store is not reached, or a gateway serves from the SQLite file. What was changed stays so.
+/// The store is not reached or not ready, or a gateway serves from the SQLite file. What was changed stays so.
 pub async fn apply_retention(
-    mut config: Config,
+    config: Config,
     is_dry_run: bool,
 ) -> Result<BTreeMap<String, gateway::RetentionCounts>, Error> {
+    let gateway = without_serving(config).await?;
+    let counted = gateway.expiry.apply_retention(is_dry_run).await;
+    close(&gateway).await;
+    counted.map_err(|error| refused("the retention was not counted for all calls", error))
+}
+
+/// A gateway over the store that takes no requests. It knows the configured tools, and not those that upstreams list.
+async fn without_serving(mut config: Config) -> Result<Gateway, Error> {
     drop(rustls::crypto::ring::default_provider().install_default());
     let instance = gateway::new_instance();
     let store = visit(&config.store, instance).await?;
     let store = encrypt(store, config.store_keys.take());
-    // Tools of upstreams are not known without asking for them.
     config.upstreams.clear();
     config.webhook = None;
-    let gateway = gateway_over(store.clone(), instance, &mut config)?;
-    let counted = gateway.expiry.apply_retention(is_dry_run).await;
-    if !store.is_shared() {
-        store.close().await;
+    gateway_over(store, instance, &mut config)
+}
+
+/// Lets go of a SQLite file.
+async fn close(gateway: &Gateway) {
+    if !gateway.base.store.is_shared() {
+        gateway.base.store.close().await;
     }
-    Ok(counted?)
+}
+
+fn refused(what: &str, error: gateway::Error) -> Error {
+    let why = match error.kind {
+        gateway::ErrorKind::WrongState(why) => why,
+        kind => kind.to_string(),
+    };
+    Error::Other(format!("{what}: {why}"))
 }
 
 /// The format of a Redis, and the gateways that share it.

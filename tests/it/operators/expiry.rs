@@ -4,8 +4,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::reconcile::adopting::{accept, lost};
+use crate::reconcile::runs::config;
+use crate::sagas::losses::Place;
 use crate::sagas::undone::{MADE, SOON, executed, shop};
 use crate::support::binary::run;
+use crate::support::books::Books;
 use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, until};
@@ -156,6 +160,44 @@ async fn the_names_of_a_call_without_arguments_are_erased_all_the_same(stores: &
     );
     let listed = gateway.get("/v1/calls?user_id=bob").await.expect_ok();
     assert_eq!(listed.at("/calls"), json!([]));
+}
+
+/// What the store shows of a call may be older than what became of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_redis_may_have_lost_data_no_retention_is_changed() {
+    let books = Books::open().await;
+    let rules = config(&books, "", "");
+    let redis = crate::support::redis::Redis::strict().await;
+    let mut place = Place::Redis(Box::new(redis));
+    let made = async |gateway: &Gateway, n| {
+        gateway.plan(n, "").await.expect_ok();
+    };
+    let gateways = lost(
+        &mut place,
+        &rules,
+        async |g| made(g, 1).await,
+        async |g| made(g, 2).await,
+    )
+    .await;
+    let Place::Redis(redis) = &place else {
+        panic!("a Redis");
+    };
+    let shorter = "retention = \"20d\"\n";
+    let rules = rules.replacen("[tools.act]\n", &format!("[tools.act]\n{shorter}"), 1);
+    let file = format!("[store]\nurl = \"{}\"\n{rules}", redis.url());
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("r.toml"), file).expect("written");
+    let arguments = ["store", "retention", "--config", "r.toml", "--apply"];
+    let output = run(folder.path(), &arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    assert!(errors.contains("the store is not ready"), "{errors}");
+    accept(&gateways).await;
+    let done = retention(folder.path(), &["--apply"]);
+    assert!(
+        done.contains("act: 1 calls are stored for a shorter time"),
+        "{done}"
+    );
 }
 
 /// What the command prints.

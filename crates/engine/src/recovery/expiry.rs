@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::prune::time_of_deletion;
 use crate::base::Base;
 use crate::base::lock::lock;
+use crate::error::{Error, ErrorKind, of_store};
 use crate::status::Status;
 use crate::transition::{self, Moved, OnConflict};
 use oncegate_rules::actor::By;
@@ -22,7 +23,7 @@ use oncegate_rules::ledger::{Filter, LIMITS};
 use oncegate_rules::position::Position;
 use oncegate_rules::record::Record;
 use oncegate_rules::tool::Tool;
-use oncegate_store as store;
+use oncegate_store::{self as store, LOST_DATA};
 
 /// Calls that one round looks at, and how long it may take.
 const OF_A_ROUND: (usize, Duration) = (20_000, Duration::from_secs(20));
@@ -33,6 +34,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_min
 const DAY: Duration = Duration::from_hours(24);
 /// How far the clocks of gateways may differ: a call may be made a little before a look, and be stored after it.
 const CLOCKS: SignedDuration = SignedDuration::from_mins(1);
+
+/// How long a store has to get ready for an operator who has just opened it, and how often that is looked at.
+const GETS_READY: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// What a tool may store for a shorter time than its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -236,44 +241,26 @@ impl Expiry {
     /// Counts today's retention for the stored calls of each configured tool, or only says what that would change.
     ///
     /// # Errors
-    /// The store failed; what was changed stays so.
+    /// The store does not answer, or is not ready: what it shows of a call may be older than what became of it. What was
+    /// changed stays so.
     pub async fn apply_retention(
         &self,
         is_dry_run: bool,
-    ) -> Result<BTreeMap<String, RetentionCounts>, store::Error> {
-        let event = Event::RetentionChanged {
-            by: By::token(&Caller::operator().name, ""),
-        };
+    ) -> Result<BTreeMap<String, RetentionCounts>, Error> {
         let mut all = BTreeMap::new();
-        let store = &self.base.store;
-        let tenants = store.tenants().await?;
+        self.must_be_ready(GETS_READY).await?;
+        let tenants = self.base.store.tenants().await.map_err(of_store)?;
         for at in self.base.tools().values() {
-            let name = &at.tool.name;
-            let counts: &mut RetentionCounts = all.entry(name.clone()).or_default();
-            let filter = Filter {
-                tool: Some(name.clone()),
-                ..Filter::default()
-            };
+            let counts: &mut RetentionCounts = all.entry(at.tool.name.clone()).or_default();
             for tenant in &tenants {
                 let mut next = None;
                 loop {
-                    let page = store.list(tenant, &filter, next, LIMITS.1).await?;
-                    counts.unreadable += page.unreadable;
-                    for listed in page.found {
-                        let (record, now) = (listed.record, self.base.now());
-                        let (before, tool) = (record.retain_until, self.base.policy_of(&record));
-                        let after = if is_dry_run {
-                            transition::preview(&self.base, &tool, &record, &event)
-                        } else {
-                            match self.apply(&tool, record, &event, now).await? {
-                                Moved::Written { record, .. } => Ok(Some(record)),
-                                Moved::Refused(_, illegal) => Err(illegal),
-                                Moved::Unchanged(..) | Moved::Lost(_) => Ok(None),
-                            }
-                        };
-                        counts.add(before, after, now);
-                    }
-                    next = page.next;
+                    self.must_be_ready(Duration::ZERO).await?;
+                    let page = (tenant.as_str(), at.tool.name.as_str(), next);
+                    next = self
+                        .apply_to(page, is_dry_run, counts)
+                        .await
+                        .map_err(of_store)?;
                     if next.is_none() {
                         break;
                     }
@@ -281,6 +268,59 @@ impl Expiry {
             }
         }
         Ok(all)
+    }
+
+    /// Counts today's retention for a page of calls. Returns where the next one begins.
+    async fn apply_to(
+        &self,
+        (tenant, tool, before): (&str, &str, Option<Position>),
+        is_dry_run: bool,
+        counts: &mut RetentionCounts,
+    ) -> Result<Option<Position>, store::Error> {
+        let filter = Filter {
+            tool: Some(tool.to_owned()),
+            ..Filter::default()
+        };
+        let event = Event::RetentionChanged {
+            by: By::token(&Caller::operator().name, ""),
+        };
+        let store = &self.base.store;
+        let page = store.list(tenant, &filter, before, LIMITS.1).await?;
+        counts.unreadable += page.unreadable;
+        for listed in page.found {
+            let (record, now) = (listed.record, self.base.now());
+            let (before, policy) = (record.retain_until, self.base.policy_of(&record));
+            let after = if is_dry_run {
+                transition::preview(&self.base, &policy, &record, &event)
+            } else {
+                match self.apply(&policy, record, &event, now).await? {
+                    Moved::Written { record, .. } => Ok(Some(record)),
+                    Moved::Refused(_, illegal) => Err(illegal),
+                    Moved::Unchanged(..) | Moved::Lost(_) => Ok(None),
+                }
+            };
+            counts.add(before, after, now);
+        }
+        Ok(page.next)
+    }
+
+    /// Waits this long until something stored may be changed by its age.
+    async fn must_be_ready(&self, patience: Duration) -> Result<(), Error> {
+        let began = Instant::now();
+        while time_of_deletion(&self.base, &self.status).await.is_none() {
+            let readiness = self.status.readiness().await;
+            let mut reasons = readiness.reasons.iter();
+            // Only an operator ends a loss.
+            let is_lost = reasons.any(|reason| reason.code == LOST_DATA);
+            if is_lost || began.elapsed() >= patience {
+                let all = readiness.reasons.iter().chain(&readiness.warnings);
+                let why: Vec<&str> = all.map(|reason| reason.text.as_str()).collect();
+                let why = format!("the store is not ready: {}", why.join("; "));
+                return Err(ErrorKind::WrongState(why).alone());
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
     }
 }
 
