@@ -92,6 +92,11 @@ async fn the_key_of_a_failure_without_its_arguments_runs_again_with_those_of_the
     bare(&gateway, &id).await;
     let again = act(&gateway, "k").await.expect_ok();
     assert_eq!(again.at("/replayed"), false);
+    assert_ne!(
+        again.id(),
+        id,
+        "a call of its own, with arguments of its own"
+    );
     let sent = tool.executed();
     assert!(sent.last().expect("one").body.contains("\"to\":\"k\""));
 }

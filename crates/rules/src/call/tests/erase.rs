@@ -131,9 +131,20 @@ fn a_repetition_of_an_erased_success_is_answered_and_runs_nothing() {
 }
 
 #[test]
-fn the_key_of_an_erased_failure_runs_again_by_a_call_of_its_own() {
-    let tool = tool("t");
-    let there = gone(&tool, &ended(&tool, "", not_sent()));
+fn the_key_of_a_failure_without_its_arguments_runs_again_by_a_call_of_its_own() {
+    let tool = Tool {
+        args_for: Some(Duration::ZERO),
+        ..tool("t")
+    };
+    let failed = ended(&tool, "", not_sent());
+    let over = Event::BodiesOver { by: ME };
+    let bare = moved(&tool, Some(&failed), &over, 4).expect("due");
+    for there in [gone(&tool, &failed), bare] {
+        runs_again_by_a_call_of_its_own(&tool, &there);
+    }
+}
+
+fn runs_again_by_a_call_of_its_own(tool: &Tool, there: &Record) {
     let asked = Arc::new(Intent {
         call_id: CallId(Uuid::from_u128(0xca12)),
         ..(*of_bob("")).clone()
@@ -155,7 +166,7 @@ fn the_key_of_an_erased_failure_runs_again_by_a_call_of_its_own() {
             fingerprints: &Fingerprints::default(),
             confirmed: None,
         };
-        resolve(&tool, holders, seeking, at(3))
+        resolve(tool, holders, seeking, at(3))
     };
     let free = Resolved::Free {
         replaced: vec![0],
@@ -168,13 +179,13 @@ fn the_key_of_an_erased_failure_runs_again_by_a_call_of_its_own() {
         "other arguments need another key"
     );
 
-    let claim = next(&tool, Some(&there), &arrives(&same, 2), at(3)).expect("fits");
+    let claim = next(tool, Some(there), &arrives(&same, 2), at(3)).expect("fits");
     let claimed = claim.change.expect("a claim").record;
     assert_eq!(
         (claim.action, &claimed.intent, claimed.version),
         (Action::Claim, &asked, 1)
     );
-    let reused = next(&tool, Some(&there), &arrives(&other, 2), at(3)).expect("fits");
+    let reused = next(tool, Some(there), &arrives(&other, 2), at(3)).expect("fits");
     assert_eq!(reused.action, Action::RefuseReused);
 }
 

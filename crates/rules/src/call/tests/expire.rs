@@ -111,11 +111,16 @@ fn without_its_arguments_a_call_is_neither_sent_again_nor_undone_by_them() {
     assert_eq!(checked.action, Action::Finish, "given up");
 }
 
+/// Seconds below and above the window that counted when the call ended.
+fn around_a_day() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..100_000, 0_u64..5_000_000]
+}
+
 proptest! {
     /// Whatever retention says today, a key is remembered for as long as it was when its call ended.
     #[test]
     fn a_changed_retention_never_shortens_the_time_of_a_key(
-        retention in 0_u64..5_000_000, window in 0_u64..5_000_000, later in 2_i64..9_000_000,
+        retention in around_a_day(), window in around_a_day(), later in 2_i64..9_000_000,
     ) {
         let made = tool("t");
         let before = ended(&made, answer(200));
