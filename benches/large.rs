@@ -1,7 +1,7 @@
 //! Measures a gateway over a large SQLite file: export, erasure, growth, shrinking, and its start.
 //!
 //! `cargo bench --bench large`. Makes a file of `ONCEGATE_BENCH_CALLS` calls (1,000,000), a tenth of them of one user; then a
-//! file of ten times as many by copies. Each figure is of the real binary, over HTTP.
+//! file of ten times as many by copies. Each figure is of the real binary, over HTTP or by its command line.
 
 #![expect(
     clippy::disallowed_methods,
@@ -21,7 +21,7 @@ mod processes; // the measured processes
 mod table; // the printed lines
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use oncegate::store::sqlite::Sqlite;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::calls::{Fallible, ME, Whose, fill, time_of, user_of};
+use self::calls::{DAYS, Fallible, ME, Whose, fill, time_of, user_of};
 use self::copies::multiply;
 use self::processes::{Process, free_address};
 use self::table::say;
@@ -82,8 +82,10 @@ async fn run() -> Fallible<()> {
     started(folder, "warm").await?;
     let gateway = started(folder, "warm again").await?;
     exported(&gateway, "", calls).await?;
-    exported(&gateway, &format!("?user_id={LARGE_USER}"), calls / 10).await?;
+    let of_user = format!("?user_id={LARGE_USER}");
+    exported(&gateway, &of_user, calls / 10).await?;
     erased(&gateway).await?;
+    exported(&gateway, &of_user, calls / 10).await?;
     drop(gateway);
     half_is_over(folder, &file).await?;
 
@@ -105,14 +107,7 @@ async fn run() -> Fallible<()> {
 /// Starts a gateway over the file, and says when it answers, when it is ready, and when its check is at its end.
 async fn started(folder: &Path, how: &str) -> Fallible<Process> {
     let address = free_address()?;
-    let config = format!(
-        "[server]\nlisten = \"{address}\"\n[log]\nlevel = \"error\"\n[store]\nurl = \"sqlite:{}\"\n\
-         [tools.pay]\nurl = \"http://127.0.0.1:9/pay\"\n[tools.ship]\nurl = \"http://127.0.0.1:9/ship\"\n\
-         [tools.mail]\nurl = \"http://127.0.0.1:9/mail\"\n[tools.book]\nurl = \"http://127.0.0.1:9/book\"\n",
-        folder.join("oncegate.db").display()
-    );
-    let path = folder.join("oncegate.toml");
-    fs::write(&path, config)?;
+    let path = configured(folder, &address.to_string(), "")?;
     let began = Instant::now();
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.args(["serve", "--config"]).arg(&path);
@@ -131,6 +126,35 @@ async fn started(folder: &Path, how: &str) -> Fallible<Process> {
         memory(&gateway)
     ));
     Ok(gateway)
+}
+
+/// Writes the configuration. `more`: a line of each tool.
+fn configured(folder: &Path, address: &str, more: &str) -> Fallible<PathBuf> {
+    let file = folder.join("oncegate.db");
+    let mut config = format!(
+        "[server]\nlisten = \"{address}\"\n[log]\nlevel = \"error\"\n[store]\nurl = \"sqlite:{}\"\n",
+        file.display()
+    );
+    for tool in ["pay", "ship", "mail", "book"] {
+        config += &format!("[tools.{tool}]\nurl = \"http://127.0.0.1:9/{tool}\"\n{more}\n");
+    }
+    let path = folder.join("oncegate.toml");
+    fs::write(&path, config)?;
+    Ok(path)
+}
+
+/// Lets the command line do something with the file.
+fn run_command(folder: &Path, arguments: &[&str]) -> Fallible<()> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.args(arguments).arg("--config");
+    match command
+        .arg(folder.join("oncegate.toml"))
+        .status()?
+        .success()
+    {
+        true => Ok(()),
+        false => Err(format!("{} has failed", arguments.join(" ")).into()),
+    }
 }
 
 /// Reads an export to its last line.
@@ -175,8 +199,7 @@ async fn erased(gateway: &Process) -> Fallible<()> {
         }
         if wish["state"] != "going_on" {
             say(&format!(
-                "erasure: first answer after {first:.2} s, {} calls in {:.0} s, {}",
-                wish["erased"],
+                "erasure: first answer after {first:.2} s, ended after {:.0} s, {}",
                 seconds(began),
                 memory(gateway)
             ));
@@ -186,15 +209,17 @@ async fn erased(gateway: &Process) -> Fallible<()> {
     }
 }
 
-/// The retention of half of the calls is over: how fast they go, and what becomes of the file.
+/// A shorter retention counts for stored calls, so that half of them are over: how fast they go, and what becomes of the file.
 async fn half_is_over(folder: &Path, file: &Path) -> Fallible<()> {
-    let connection = rusqlite::Connection::open(file)?;
-    let last: i64 = connection.query_row("SELECT max(seq) FROM calls", [], |row| row.get(0))?;
-    let over = connection.execute(
-        "UPDATE calls SET retain_until = 1 WHERE seq <= ?1 / 2 AND retain_until > 1",
-        [last],
-    )?;
-    drop(connection);
+    let hours = DAYS * 24 / 2;
+    configured(folder, "127.0.0.1:0", &format!("retention = \"{hours}h\""))?;
+    let began = Instant::now();
+    run_command(folder, &["store", "retention", "--apply"])?;
+    say(&format!(
+        "store retention --apply: {:.0} s, {}",
+        seconds(began),
+        size(file)?
+    ));
     let before = size(file)?;
     let gateway = started(folder, "half is over").await?;
     let began = Instant::now();
@@ -209,7 +234,7 @@ async fn half_is_over(folder: &Path, file: &Path) -> Fallible<()> {
         left = now;
     }
     say(&format!(
-        "retention: {} of {over} calls deleted in {:.0} s; the file was {before}, and is {}",
+        "retention: {} of {all} calls deleted in {:.0} s; the file was {before}, and is {}",
         all - left,
         seconds(began),
         size(file)?
@@ -218,13 +243,7 @@ async fn half_is_over(folder: &Path, file: &Path) -> Fallible<()> {
     say(&format!("20 s later it is {}", size(file)?));
     drop(gateway);
     let began = Instant::now();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-    command
-        .args(["store", "compact", "--config"])
-        .arg(folder.join("oncegate.toml"));
-    if !command.status()?.success() {
-        return Err("store compact has failed".into());
-    }
+    run_command(folder, &["store", "compact"])?;
     say(&format!(
         "compact: {:.0} s, {}",
         seconds(began),

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep};
 
@@ -27,6 +28,8 @@ use oncegate_store::{self as store, LOST_DATA};
 
 /// Calls that one round looks at, and how long it may take.
 const OF_A_ROUND: (usize, Duration) = (20_000, Duration::from_secs(20));
+/// Calls that are changed at once: beside live traffic, which shares the store's writes with them; and for an operator who waits.
+const AT_ONCE: (usize, usize) = (16, 128);
 /// How often a tool's calls are looked at: this many times in the time that they keep a body, within these bounds.
 const LOOKS: u32 = 48;
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
@@ -196,14 +199,16 @@ impl Expiry {
         let page = store.list(tenant, &filter, walk.next, LIMITS.1).await?;
         let (calls, mut changed) = (page.found.len(), 0);
         let by = self.base.instance;
-        for listed in page.found {
-            let record = listed.record;
+        let records = page.found.into_iter().map(|listed| listed.record);
+        let deletions = records.map(async |record| {
             let made_at = record.intent.created_at;
             let tool = body.alone(self.base.policy_of(&record));
-            match self
-                .apply(&tool, record, &Event::BodiesOver { by }, now)
-                .await?
-            {
+            let event = Event::BodiesOver { by };
+            (made_at, self.apply(&tool, record, &event, now).await)
+        });
+        let mut deletions = stream::iter(deletions).buffer_unordered(AT_ONCE.0);
+        while let Some((made_at, moved)) = deletions.next().await {
+            match moved? {
                 Moved::Written { .. } => changed += 1,
                 Moved::Refused(_, Illegal::NothingLeft | Illegal::ErasedBefore) => {}
                 Moved::Refused(..) | Moved::Unchanged(..) | Moved::Lost(_) => {
@@ -287,21 +292,37 @@ impl Expiry {
         let store = &self.base.store;
         let page = store.list(tenant, &filter, before, LIMITS.1).await?;
         counts.unreadable += page.unreadable;
-        for listed in page.found {
-            let (record, now) = (listed.record, self.base.now());
-            let (before, policy) = (record.retain_until, self.base.policy_of(&record));
-            let after = if is_dry_run {
-                transition::preview(&self.base, &policy, &record, &event)
-            } else {
-                match self.apply(&policy, record, &event, now).await? {
-                    Moved::Written { record, .. } => Ok(Some(record)),
-                    Moved::Refused(_, illegal) => Err(illegal),
-                    Moved::Unchanged(..) | Moved::Lost(_) => Ok(None),
-                }
-            };
+        let records = page.found.into_iter().map(|listed| listed.record);
+        let changes = records.map(async |record| {
+            let (now, before) = (self.base.now(), record.retain_until);
+            let after = self.retain(record, &event, is_dry_run, now).await?;
+            Ok::<_, store::Error>((before, after, now))
+        });
+        let mut changes = stream::iter(changes).buffer_unordered(AT_ONCE.1);
+        while let Some(change) = changes.next().await {
+            let (before, after, now) = change?;
             counts.add(before, after, now);
         }
         Ok(page.next)
+    }
+
+    /// Counts today's retention for a call. Returns the call as it is stored then; `None`: it is gone, or as before.
+    async fn retain(
+        &self,
+        record: Record,
+        event: &Event,
+        is_dry_run: bool,
+        now: Timestamp,
+    ) -> Result<Result<Option<Record>, Illegal>, store::Error> {
+        let policy = self.base.policy_of(&record);
+        if is_dry_run {
+            return Ok(transition::preview(&self.base, &policy, &record, event));
+        }
+        Ok(match self.apply(&policy, record, event, now).await? {
+            Moved::Written { record, .. } => Ok(Some(record)),
+            Moved::Refused(_, illegal) => Err(illegal),
+            Moved::Unchanged(..) | Moved::Lost(_) => Ok(None),
+        })
     }
 
     /// Waits this long until something stored may be changed by its age.
