@@ -2,12 +2,15 @@
 # and `packages-check`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist packages packages-check packages-empty run test test-these test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk kits abuse bench bench-peers bench-ledger bench-large breaks mutants mutants-changed audit
+.PHONY: install dist packages packages-check packages-empty run test test-these test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk commerce kits abuse bench bench-peers bench-ledger bench-large breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
 	@scripts/setup run
 	@scripts/demo
+
+# Builds the programs that a target runs. With BUILT=1 the tests have built them: CI builds no second gateway.
+build = $(if $(BUILT),,cargo build --quiet --profile test $(1:%=--bin %))
 
 # Most tests wait most of the time, so there are more of them at once than processors.
 TEST = cargo test --quiet --no-fail-fast --no-default-features --features full,crash-points
@@ -59,7 +62,7 @@ store-fixtures:
 # from the repository. Takes git, python3 and redis-server; half an hour.
 upgrade-check:
 	@scripts/setup upgrade-check
-	cargo build --quiet --no-default-features --features full,crash-points --bin oncegate
+	cargo build --quiet --profile test --no-default-features --features full,crash-points --bin oncegate
 	@scripts/upgrade_check
 
 # Formatting, lints of the whole and of the smallest gateway, documentation.
@@ -91,7 +94,7 @@ loss:
 # ONCEGATE_OBSERVE_STORE=postgres the store is a PostgreSQL.
 observe:
 	@scripts/setup observe
-	cargo build --quiet --bin oncegate
+	$(call build,oncegate)
 	@scripts/observe
 
 # Faults of the machine under a real gateway: disks that are full, fail, lie or lose power, clocks, no memory, no files, stopped
@@ -99,7 +102,7 @@ observe:
 # redis-server and valkey-server (or Debian's archive); seven minutes. See docs/evidence/reliability.md.
 faults:
 	@scripts/setup faults
-	cargo build --quiet --bin oncegate --bin judge
+	$(call build,oncegate judge)
 	@scripts/faults $(FAULTS)
 
 # A real gateway under what schemathesis makes of /openapi.json; and each parser under samples that change at random, for
@@ -107,7 +110,7 @@ faults:
 FUZZ_SECONDS ?= 60
 fuzz:
 	@scripts/setup fuzz
-	cargo build --quiet --bin oncegate --bin shop
+	$(call build,oncegate shop)
 	@scripts/fuzz
 	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --no-default-features --features full,crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
 
@@ -115,7 +118,7 @@ fuzz:
 # Takes python3, PyPI and npm's registry; half a minute.
 conformance:
 	@scripts/setup conformance
-	cargo build --quiet --bin oncegate
+	$(call build,oncegate)
 	@scripts/conformance
 
 # A real Chromium walks an incident at the console, with JavaScript and without, and axe-core looks at every screen. Where there
@@ -124,14 +127,14 @@ conformance:
 console:
 	@scripts/setup console
 	-@scripts/setup browser
-	cargo build --quiet --bin oncegate --bin shop
+	$(call build,oncegate shop)
 	@CONSOLE_PICTURES=$(PICTURES) scripts/console
 
 # Every link of every page, and every command and answer of README and the seven pages to read after it: they are run, and what
 # is printed is compared with the page. Takes git, python3 and curl; ten seconds.
 docs:
 	@scripts/setup docs
-	cargo build --quiet --bin oncegate --bin shop
+	$(call build,oncegate shop)
 	@scripts/docs
 
 # Every order of events that a model of gateways, store, tool and operators allows within small bounds, over the real rules.
@@ -152,7 +155,7 @@ simulate:
 # docs/evidence/judge.md.
 judge:
 	@scripts/setup judge
-	cargo build --quiet --no-default-features --features crash-points --bin oncegate --bin judge
+	cargo build --quiet --profile test --no-default-features --features crash-points --bin oncegate --bin judge
 	@scripts/judge $(if $(PLANTED),planted)
 
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
@@ -161,7 +164,7 @@ judge:
 # PyPI and npm's registry; a quarter of an hour, and some minutes for the packages.
 clients:
 	@scripts/setup clients
-	cargo build --quiet --bin oncegate
+	$(call build,oncegate)
 	@scripts/clients
 	@scripts/fidelity
 
@@ -170,21 +173,28 @@ clients:
 # registry; two minutes.
 import-check:
 	@scripts/setup import-check
-	cargo build --quiet --bin oncegate
+	$(call build,oncegate)
 	@scripts/import_check
 
 # Stripe's Python library as it is, before a Stripe whose answers are lost, straight and through a real gateway: what it
 # makes is counted. Takes python3 and PyPI; a minute.
 sdk:
 	@scripts/setup sdk
-	cargo build --quiet --bin oncegate
+	$(call build,oncegate)
 	@scripts/sdk
+
+# A merchant that verifies HTTP message signatures with a library of others, and one whose answers are lost, behind a real gateway
+# with the files of config/commerce. Takes python3 and PyPI; ten seconds.
+commerce:
+	@scripts/setup commerce
+	$(call build,oncegate)
+	@scripts/commerce
 
 # The Python and TypeScript clients: linted, typed, built into target/kits/built, and tested as built before a real gateway and a
 # tool that misbehaves; and what the webhook is told is verified by the libraries `standardwebhooks` of both registries. Takes python3 (3.11), PyPI and npm's registry; two minutes, and some more for the packages.
 kits:
 	@scripts/setup kits
-	cargo build --quiet --bin oncegate
+	$(call build,oncegate)
 	@scripts/kits
 
 # A gateway with a small memory budget under 5,000 slow clients for ten minutes, while another tenant calls; and HTTP/2,
@@ -257,7 +267,7 @@ PACKED = target/package-binary
 packages-check:
 	@scripts/setup packages-check
 	-@scripts/setup image
-	cargo build --quiet --bin oncegate
+	$(call build,oncegate)
 	@mkdir -p $(PACKED) && strip -o $(PACKED)/oncegate $${CARGO_TARGET_DIR:-target}/debug/oncegate
 	@ONCEGATE=$(PACKED)/oncegate scripts/packages
 	@ONCEGATE=$(PACKED)/oncegate scripts/packages test
