@@ -3,6 +3,7 @@
 pub mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
 pub mod crash; // kill -9
 pub mod gone_back; // a store goes back to an older copy
+pub mod maintenance; // another master of a Redis on purpose
 #[cfg(feature = "crash-points")]
 pub mod points; // the process ends where it hurts
 #[cfg(feature = "crash-points")]

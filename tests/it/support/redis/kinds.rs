@@ -213,7 +213,7 @@ async fn id_of(node: &Redis) -> String {
 /// A sentinel that alone decides to promote a replica, soon after the master named `main` is gone.
 pub struct Sentinel {
     pub port: u16,
-    _redis: Redis,
+    redis: Redis,
 }
 
 impl Sentinel {
@@ -251,8 +251,18 @@ impl Sentinel {
         .await;
         Self {
             port: redis.port,
-            _redis: redis,
+            redis,
         }
+    }
+
+    /// The port of the master that it names to clients.
+    pub async fn master_port(&self) -> u16 {
+        let named = self
+            .redis
+            .ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"])
+            .await;
+        let (_, port): (String, u16) = redis::from_redis_value(named).expect("an address");
+        port
     }
 
     pub fn url(&self) -> String {
