@@ -30,6 +30,9 @@ pub(super) struct Check {
     /// The token, which needs the scope read, comes from the variable ONCEGATE_TOKEN.
     #[arg(long)]
     calls: Option<Url>,
+    /// Print what the profile of each proxy presets, and what the file says otherwise.
+    #[arg(long)]
+    expand: bool,
 }
 
 impl Check {
@@ -56,6 +59,9 @@ impl Check {
         }
         for warning in self.observed(&config)? {
             writeln!(out, "warning: {warning}")?;
+        }
+        if self.expand {
+            out.push_str(&expanded(&config));
         }
         let (memory, tools, tokens) = (config.memory(), &config.tools, &config.tokens);
         let (tools, tokens) = (tools.len(), tokens.len());
@@ -107,6 +113,35 @@ impl Check {
     }
 }
 
+/// The settings that profiles preset, as TOML.
+#[cfg(feature = "proxy")]
+fn expanded(config: &Config) -> String {
+    use oncegate::proxy::profiles;
+
+    let mut out = String::new();
+    for at in &config.tools {
+        let profile = at.tool.proxy().and_then(|policy| policy.profile.as_ref());
+        let Some((profile, row)) = profile.and_then(|of| Some((of, profiles::row(of)?))) else {
+            continue;
+        };
+        let section = format!("proxies.{}", at.tool.name);
+        out += &format!("[{section}]\nprofile = \"{profile}\"\n");
+        for line in row.lines() {
+            let key = line.split(' ').next().unwrap_or_default();
+            out += &match config.written.has(&format!("{section}.{key}")) {
+                true => format!("# {line}: the file has its own\n"),
+                false => format!("{line}\n"),
+            };
+        }
+    }
+    out
+}
+
+#[cfg(not(feature = "proxy"))]
+fn expanded(_: &Config) -> String {
+    String::new()
+}
+
 /// What differs, each in a line: first what decides which calls are the same.
 fn changes(old: &Config, new: &Config) -> Vec<String> {
     let differing = new.written.differing(&old.written);
@@ -118,6 +153,9 @@ fn changes(old: &Config, new: &Config) -> Vec<String> {
             ".redact",
             ".dedup_window",
             ".derived_window",
+            ".compare",
+            ".expired",
+            ".profile",
             ".retention",
         ];
         of_tool && parts.iter().any(|part| setting.contains(part))

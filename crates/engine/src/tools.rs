@@ -74,7 +74,8 @@ impl ToolAt {
     }
 
     /// The tool under the rule for a request to a proxy.
-    pub(super) fn for_request(self: Arc<Self>, method: &str, path: &str) -> Arc<Self> {
+    #[must_use]
+    pub fn for_request(self: Arc<Self>, method: &str, path: &str) -> Arc<Self> {
         let policy = self.tool.proxy();
         let rule = policy.and_then(|policy| policy.decide(method, path).0);
         let of_rule = rule.and_then(|rule| self.by_rule.get(rule)?.clone());

@@ -267,6 +267,13 @@ impl Problem {
         self
     }
 
+    /// The same failure with the status by which clients of a protocol know it.
+    #[must_use]
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
     /// The problem for a client of a payment protocol.
     ///
     /// It takes 409 for "another request has this key", makes a new key, and would pay twice. So "not yet" is 503 there.

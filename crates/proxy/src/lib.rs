@@ -32,7 +32,9 @@
 //! assert_eq!(config.tools[0].tool.name, "shop");
 //! ```
 
+mod answers; // the gateway's own answers, in the words of protocols
 mod contained; // what every answer says to browsers and caches
+pub mod profiles; // rows of settings for protocols
 mod proxies; // requests become calls, or are forwarded
 mod settings; // the section `[proxies.NAME]`
 
@@ -41,7 +43,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, LOCATION, RETRY_AFTER};
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HOST, LOCATION};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::middleware::Next;
@@ -50,6 +52,7 @@ use axum::routing::any;
 use axum::{Extension, Router, middleware};
 use http_body_util::BodyExt;
 
+use self::answers::PROBLEMS;
 use self::contained::contained;
 pub use self::proxies::Proxies;
 use self::proxies::{Asked, Entry, Through};
@@ -59,18 +62,16 @@ use oncegate_engine::metrics::Interface;
 use oncegate_engine::{Error, ErrorKind, RequestSpan, Stored, as_header, forwardable};
 use oncegate_http::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
 use oncegate_http::problem::refusals::Asker;
-use oncegate_http::problem::{KeyAction, Problem, Slug};
+use oncegate_http::problem::{KeyAction, Problem};
 use oncegate_http::read::read_body;
 use oncegate_http::{Http, MaxBody, Routes, auth, host};
+use oncegate_rules::proxy::payment::is_payment;
 use oncegate_rules::proxy::reply::Reply;
 use oncegate_rules::proxy::{Message, cookies, names_path};
 use oncegate_rules::record::CallId;
 
 /// The header with the gateway's token, if `Authorization` holds the API's.
 const OWN_TOKEN: HeaderName = HeaderName::from_static("oncegate-token");
-
-/// Seconds after which to ask again for an unknown call that needs an operator.
-const NO_CHECK_PLANNED: &str = "300";
 
 /// The path prefix of proxies.
 const PREFIX: &str = "/proxy/";
@@ -106,8 +107,8 @@ async fn by_path(State(proxy): State<Proxy>, request: Request) -> Response {
         None => (rest, "/"),
     };
     let prefix = format!("{PREFIX}{name}");
-    let answered = serve(&proxy, (name, &prefix), path, request).await;
-    contained(answered.into_response())
+    let answered = answer(&proxy, (name, &prefix), path, request).await;
+    contained(answered)
 }
 
 /// Middleware: a request for a proxy's host name goes to that proxy, whatever its path.
@@ -116,16 +117,37 @@ async fn to_host(State(proxy): State<Proxy>, request: Request, next: Next) -> Re
     match named.and_then(|host| proxy.proxies.of_host(host)) {
         Some(name) => {
             let path = request.uri().path().to_owned();
-            let answered = serve(&proxy, (&name, ""), &path, request).await;
-            contained(answered.into_response())
+            let answered = answer(&proxy, (&name, ""), &path, request).await;
+            contained(answered)
         }
         None => next.run(request).await,
     }
 }
 
-/// Serves one request. `proxy`: its name, and its path at this gateway.
+/// Answers one request in the words of the proxy's protocol. `proxy`: its name, and its path at this gateway.
+async fn answer(proxy: &Proxy, at: (&str, &str), path: &str, request: Request) -> Response {
+    let entry = proxy.proxies.entry(at.0);
+    let (headers, pays) = (request.headers(), pays(request.headers()));
+    let echoed = entry.as_ref().filter(|entry| entry.echoes_key);
+    let echoed = echoed.and_then(|entry| {
+        let name: HeaderName = entry.key_header.parse().ok()?;
+        let mut keys = headers.get_all(&name).iter();
+        let key = keys.next()?.clone();
+        keys.next().is_none().then_some((name, key))
+    });
+    let answers = entry.as_ref().map_or(PROBLEMS, |entry| entry.answers);
+    let served = serve(proxy, entry, at, path, request).await;
+    let mut response = served.unwrap_or_else(|problem| answers.write(problem, pays));
+    if let Some((name, key)) = echoed {
+        response.headers_mut().insert(name, key);
+    }
+    response
+}
+
+/// Serves one request.
 async fn serve(
     Proxy { http, proxies }: &Proxy,
+    entry: Option<Entry>,
     (name, prefix): (&str, &str),
     path: &str,
     request: Request,
@@ -134,7 +156,6 @@ async fn serve(
     let asker = Asker::of(&parts.extensions);
     asker.speaks(Interface::Proxy);
     asker.asks_for(name);
-    let entry = proxies.entry(name);
     let own = auth::digest_in(&parts.headers, &OWN_TOKEN);
     let digest = match &entry {
         Some(entry) if entry.passes_authorization => own,
@@ -155,10 +176,9 @@ async fn serve(
         ..http.max_body
     };
     let body = read_body(body, max_body).await?;
-    let message = message(&parts, path, body);
+    let message = message(&parts, path, body, entry.passed_host.as_deref());
     let waiting = Waiting {
         key: message.header(&entry.key_header).map(str::to_owned),
-        pays: message.pays(),
         entry,
         prefix,
         target: message.target(),
@@ -187,8 +207,6 @@ struct Waiting<'a> {
     target: String,
     /// The key that the request brings.
     key: Option<String>,
-    /// Whether the request pays.
-    pays: bool,
     /// The value of `Accept-Encoding`.
     accepts: Option<String>,
     is_head: bool,
@@ -201,10 +219,30 @@ fn accepted_encodings(headers: &HeaderMap) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join(","))
 }
 
-fn message(parts: &Parts, path: &str, body: Bytes) -> Message {
+/// Whether a request pays.
+fn pays(headers: &HeaderMap) -> bool {
+    headers.iter().any(|(name, value)| {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        is_payment(name.as_str(), &value)
+    })
+}
+
+/// `passed_host`: the API gets this name if the caller uses it. With any other it could get at another server behind the API's
+/// address.
+fn message(parts: &Parts, path: &str, body: Bytes, passed_host: Option<&str>) -> Message {
     let mut headers = forwardable(&parts.headers);
     headers.retain(|(name, _)| name != OWN_TOKEN.as_str() && !names_path(name));
     cookies::join(&mut headers);
+    let named = host::name(&parts.uri, &parts.headers);
+    if named
+        .zip(passed_host)
+        .is_some_and(|(one, other)| one.eq_ignore_ascii_case(other))
+    {
+        let authority = parts.uri.authority().map(|authority| authority.as_str());
+        let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
+        let host = authority.or(host).unwrap_or_default();
+        headers.push((HOST.as_str().to_owned(), host.to_owned()));
+    }
     Message {
         method: parts.method.as_str().to_owned(),
         path: path.to_owned(),
@@ -254,7 +292,7 @@ impl Waiting<'_> {
             if asks_for_payment {
                 problem.key_action = KeyAction::Reuse;
             }
-            return Ok(self.problem(problem));
+            return Err(problem);
         };
         reply.decode_for(self.accepts.as_deref());
         let is_replayed = error.replayed == Some(true);
@@ -264,18 +302,6 @@ impl Waiting<'_> {
             "not-executed",
             error.call_id,
         ))
-    }
-
-    /// The gateway's own answer. Clients of APIs do not read the body, so each "not yet" says when to come again.
-    fn problem(&self, problem: Problem) -> Response {
-        let is_open = problem.slug == Slug::OutcomeUnknown && problem.retry_after.is_none();
-        let problem = if self.pays {
-            problem.for_payment()
-        } else {
-            problem
-        };
-        let retry_after = header(RETRY_AFTER, is_open.then_some(NO_CHECK_PLANNED));
-        (retry_after, problem).into_response()
     }
 
     /// Adds a header of the API. A `Location` leads back through the proxy.

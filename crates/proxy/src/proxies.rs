@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 
+use crate::answers::{self, Answers, PROBLEMS};
 use oncegate_budget::Charge;
 use oncegate_engine::{
     Answer, Base, Engine, Error, ErrorKind, FairPermit, Gateway, Interface, Pauses, Proxied,
@@ -14,12 +15,12 @@ use oncegate_engine::{
 };
 use oncegate_rules::caller::Caller;
 use oncegate_rules::key;
-use oncegate_rules::proxy::compared_form::{bytes_to_compare, compared_form};
+use oncegate_rules::proxy::compared_form::{bytes_to_compare, whole_form};
 use oncegate_rules::proxy::encoded::is_encoded;
 use oncegate_rules::proxy::names::{folded, take_out_owned};
 use oncegate_rules::proxy::payment::{is_mixed, is_payment};
 use oncegate_rules::proxy::reply::Reply;
-use oncegate_rules::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
+use oncegate_rules::proxy::{Authority, CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
 use oncegate_tools::{Downstream, Endpoint, Party};
 
 /// Passes requests on to APIs, and makes calls of writes.
@@ -59,6 +60,12 @@ pub struct Entry {
     pub max_body: usize,
     /// The header for the key, in lower case.
     pub key_header: String,
+    /// The host name that the API gets if callers use it.
+    pub passed_host: Option<String>,
+    /// Whether each answer says the caller's key.
+    pub echoes_key: bool,
+    /// How the gateway's own answers are written.
+    pub(crate) answers: &'static Answers,
     /// The API, if its locations lead back through the proxy.
     upstream: Option<Endpoint>,
 }
@@ -116,6 +123,12 @@ impl Proxies {
             passes_authorization: policy.passes_authorization,
             max_body: policy.max_body,
             key_header: policy.key_header.clone(),
+            passed_host: match policy.authority {
+                Authority::Caller => policy.host.clone(),
+                Authority::Upstream => None,
+            },
+            echoes_key: policy.echoes_key,
+            answers: answers::named(&policy.answers).unwrap_or(PROBLEMS),
             upstream: (!policy.keeps_locations).then(|| at.endpoint.clone()),
         })
     }
@@ -162,20 +175,25 @@ impl Proxies {
         at.endpoint
             .for_message(message)
             .map_err(|why| refuse(&why))?;
-        let has_key = message
-            .headers
-            .iter()
-            .any(|(name, _)| *name == policy.key_header);
+        // A key in the request itself is found when it is read.
+        let may_have_key = !at.tool.key.places.is_empty()
+            || message
+                .headers
+                .iter()
+                .any(|(name, _)| *name == policy.key_header);
         match (does, unkeyed) {
             (Does::Deny, _) => Err(ErrorKind::Forbidden.alone()),
             (Does::Read, _) => self.pass(caller, &at, policy, asked, "read").await,
-            (Does::Write, Unkeyed::Refuse) if !has_key => {
+            (Does::Write, Unkeyed::Refuse) if !may_have_key => {
                 Err(ErrorKind::Key(key::Refused::Missing).alone())
             }
-            (Does::Write, Unkeyed::Pass) if !has_key => {
+            (Does::Write, Unkeyed::Pass) if !may_have_key => {
                 self.pass(caller, &at, policy, asked, "unkeyed").await
             }
-            (Does::Write, _) => self.call(caller, &at, policy, asked).await,
+            (Does::Write, _) => {
+                let must_have_key = unkeyed == Unkeyed::Refuse;
+                self.call(caller, &at, policy, asked, must_have_key).await
+            }
         }
     }
 
@@ -242,9 +260,10 @@ impl Proxies {
     async fn call(
         &self,
         caller: &Caller,
-        at: &ToolAt,
+        at: &Arc<ToolAt>,
         policy: &Policy,
         asked: Asked,
+        must_have_key: bool,
     ) -> Result<Through, Error> {
         let (mut message, credential) = own_credentials(policy, asked.message);
         let is_key = |(name, _): &mut (String, String)| *name == policy.key_header;
@@ -262,15 +281,24 @@ impl Proxies {
             &configured,
             asked.is_forwarded,
         );
+        let must_hold_key = must_have_key && keys.is_empty();
         let read = || -> Result<_, Error> {
             let weight = bytes_to_compare(&message);
             let _reservation = self.engine.memory.to_read(&caller.tenant, weight)?;
-            let args = compared_form(&message, &credential).to_string();
-            Ok((args, policy.stored_form(&sent)))
+            let form = whole_form(&message, &credential);
+            let holds_key = || {
+                let mut places = at.tool.key.places.iter();
+                places.any(|place| form.pointer(place.as_str()).is_some_and(|at| !at.is_null()))
+            };
+            if must_hold_key && !holds_key() {
+                return Err(ErrorKind::Key(key::Refused::Missing).alone());
+            }
+            Ok((form.to_string(), policy.stored_form(&sent)))
         };
         let large = &self.engine.large;
         let (args, stored_form) = large.read_off_workers(size_of(&message), read).await?;
         let key = keys.pop();
+        let (method, path) = (&*message.method, &*message.path);
         let request = Request {
             tool: at.tool.name.clone(),
             args,
@@ -286,7 +314,13 @@ impl Proxies {
         };
         match self.engine.call(caller, request).await? {
             Answer::Result(stored) => {
-                let reply = Reply::read(&stored.json).ok_or_else(|| {
+                let of_probe = || {
+                    let probe = at.clone().for_request(method, path).tool.probe().cloned();
+                    probe.filter(|probe| probe.answers)?;
+                    Reply::of_probe(&stored.json)
+                };
+                let reply = Reply::read(&stored.json).or_else(of_probe);
+                let reply = reply.ok_or_else(|| {
                     let why = "it is known that it was executed, and not what was answered";
                     Error {
                         key: Some(stored.record.intent.key.clone()),

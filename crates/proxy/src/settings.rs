@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+use crate::{answers, profiles};
 use oncegate_engine::ToolAt;
 use oncegate_rules::key::{self, Pointer};
-use oncegate_rules::proxy::compared_form::places;
+use oncegate_rules::proxy::compared_form::{places, places_of_key};
 use oncegate_rules::proxy::payment::is_payment;
-use oncegate_rules::proxy::{CREDENTIALS, Does, Locations, Policy, Rule, Unkeyed, names_path};
+use oncegate_rules::proxy::{
+    Authority, CREDENTIALS, Compare, Does, Locations, Policy, Rule, SendKey, Unkeyed, names_path,
+    paths,
+};
 use oncegate_rules::redact;
-use oncegate_rules::tool::{Dedup, Mode, OnUnknown, Protocol, Proxy, SessionPolicy, Tool};
+use oncegate_rules::tool::{Dedup, Mode, OnUnknown, Probe, Protocol, Proxy, SessionPolicy, Tool};
 use oncegate_settings::Known;
 use oncegate_settings::outcomes::outcomes;
 use oncegate_settings::reader::{Bytes, Section};
@@ -28,9 +32,7 @@ const MAX_RULES: usize = 100;
 
 /// Reads all proxies of a configuration.
 pub fn proxies(root: &mut Section<'_, '_>, known: &Known<'_>) -> Vec<ToolAt> {
-    let proxies = root.named("proxies", |name, section| {
-        proxy(name, section, known.is_open, known.strict)
-    });
+    let proxies = root.named("proxies", |name, section| proxy(name, section, known));
     for proxy in &proxies {
         let name = &proxy.tool.name;
         let is_tool = known.tools.iter().any(|at| at.tool.name == *name);
@@ -41,19 +43,22 @@ pub fn proxies(root: &mut Section<'_, '_>, known: &Known<'_>) -> Vec<ToolAt> {
     proxies
 }
 
-/// A proxy, as a tool whose calls are HTTP requests. `is_open`: there are no tokens. `strict`: the default for all tools.
-fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool, strict: bool) -> Option<ToolAt> {
+/// A proxy, as a tool whose calls are HTTP requests.
+fn proxy(name: &str, mut section: Section<'_, '_>, known: &Known<'_>) -> Option<ToolAt> {
     section.check_name(name, "a proxy's");
-    let mut policy = policy(&mut section, is_open);
+    let profile = profiles::preset(&mut section);
+    let mut policy = policy(&mut section, known.is_open);
+    policy.profile = profile;
     let ignore = ignored(&mut section);
     let mut default = Tool::new(name);
-    default.strict = strict;
+    default.strict = known.strict;
     default.timeout = Duration::from_secs(30);
     default.retry.attempts = ATTEMPTS;
     let mut tool = Tool {
         derived_window: Some(section.get_or("derived_window", DERIVED_WINDOW)),
         key: key::Policy {
             ignore,
+            places: places_of_keys(&mut section),
             ..key::Policy::default()
         },
         session: SessionPolicy {
@@ -66,7 +71,7 @@ fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool, strict: bool) 
     };
     redaction(section.defaulted("redact"), &mut tool, &mut policy);
     let probe = section.section("probe");
-    let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
+    let probe = probe.and_then(|section| probe_of(section, &mut tool, ""));
     let (probe, probed) = probe.unzip();
     let endpoint = endpoint(&mut section);
     // A header that the gateway replaces is not a credential of the caller.
@@ -90,13 +95,22 @@ fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool, strict: bool) 
         };
     }
     warn(&tool, &policy, &section);
-    tool.protocol = Protocol::Proxy(Proxy { policy, probe });
+    tool.protocol = Protocol::Proxy(Proxy {
+        policy,
+        probe,
+        path: None,
+    });
     check(&tool, &section);
     let mut endpoint = endpoint?;
+    check_key_as_is(&tool, &endpoint, known.tenants, &section);
     endpoint.probe = probed;
     checks::warn(&tool, &endpoint, &section);
     let of_rules = of_rules.into_iter();
-    let by_rule = of_rules.map(|section| of_rule(&tool, &endpoint, section, holds));
+    let paths = tool.proxy().into_iter();
+    let paths = paths.flat_map(|policy| policy.rules.iter().map(|rule| &*rule.path));
+    let by_rule = of_rules
+        .zip(paths)
+        .map(|(section, path)| of_rule(&tool, &endpoint, section, path, holds));
     let by_rule = by_rule.collect();
     Some(ToolAt::new(tool, endpoint).with_rules(by_rule))
 }
@@ -132,7 +146,8 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     section.check(host.is_none() || !is_open, "host", why);
     let why = "this header holds a payment, and the API would get a key in it";
     section.check(!is_payment(&key_header, ""), "key_header", why);
-    let is_signed = passes && is_signed(&key_header);
+    let send_key: SendKey = section.get("send_key").unwrap_or_default();
+    let is_signed = passes && send_key == SendKey::Derived && is_signed(&key_header);
     let why = "callers sign this header, and the API would get another value in it; choose one that their signature does not cover";
     section.check(!is_signed, "key_header", why);
     let locations: Locations = section.get("locations").unwrap_or_default();
@@ -148,7 +163,50 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
         host,
         passes_authorization: passes,
         keeps_locations: locations == Locations::Keep,
+        key_scope: section.get("key_scope").unwrap_or_default(),
+        compare: section.get("compare").unwrap_or_default(),
+        send_key,
+        authority: section.get("authority").unwrap_or_default(),
+        echoes_key: section.get_or("echo_key", false),
+        answers: answers(section),
+        profile: None,
     }
+}
+
+/// The name of the protocol in whose words the gateway answers.
+fn answers(section: &mut Section<'_, '_>) -> String {
+    let read = |name: &str| answers::named(name).map(|_| name.to_owned());
+    section.parsed("answers", read).unwrap_or_default()
+}
+
+/// Where a request may have its key, if it has none in its header: `/body/member`, `/query/name` or `/payment/member`.
+fn places_of_keys(section: &mut Section<'_, '_>) -> Vec<Pointer> {
+    let pointers = section.pointers("key_from");
+    let is_known = |pointer: &Pointer| !places_of_key(pointer).is_empty();
+    let why = "this begins with /body/, /query/ or /payment/";
+    section.check(pointers.iter().all(is_known), "key_from", why);
+    pointers.iter().flat_map(places_of_key).collect()
+}
+
+/// The probe of a proxy or of a rule with this path.
+fn probe_of(mut section: Section<'_, '_>, tool: &mut Tool, path: &str) -> Option<(Probe, Url)> {
+    let answers = section.get_or("answers", false);
+    let names = paths::names_in(path);
+    let names: Vec<(&str, Pointer)> = names
+        .map(|name| (name, Pointer::to(&[paths::NAMED, name])))
+        .collect();
+    let (probe, url) = unknown::probe(section, tool, &names)?;
+    Some((Probe { answers, ..probe }, url))
+}
+
+/// The caller's keys of several tenants could meet at the API, where one credential stands for all of them.
+fn check_key_as_is(tool: &Tool, endpoint: &Endpoint, tenants: usize, section: &Section<'_, '_>) {
+    let policy = tool.proxy();
+    let is_as_is = policy.is_some_and(|policy| policy.send_key == SendKey::AsIs);
+    let is_shared = tenants > 1 && endpoint.has_credential();
+    let why =
+        "with one credential for several tenants, two tenants could use the same key at the API";
+    section.check(!(is_as_is && is_shared), "send_key", why);
 }
 
 /// Whether signatures of requests cover a header, as those of AWS, Google Cloud, Azure and Alibaba Cloud do.
@@ -224,6 +282,13 @@ fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<(Rule, Section<'r, 'a>)>
     let path: Option<String> = section.need("path");
     let starts = path.as_ref().is_none_or(|path| path.starts_with('/'));
     section.check(starts, "path", "a path begins with a slash");
+    let names = path.iter().flat_map(|path| paths::names_in(path));
+    let names: Vec<&str> = names.collect();
+    let are_apart = (1..names.len()).all(|at| !names[..at].contains(&names[at]));
+    let why = "two segments have the same name";
+    section.check(are_apart, "path", why);
+    let why = "{key} stands for the key of a call; choose another name";
+    section.check(!names.contains(&"key"), "path", why);
     let does: Option<Does> = section.need("as");
     let unkeyed = section.get("unkeyed");
     let is_write = does.is_none_or(|does| does == Does::Write);
@@ -245,18 +310,22 @@ fn of_rule(
     tool: &Tool,
     endpoint: &Endpoint,
     mut section: Section<'_, '_>,
+    path: &str,
     holds: bool,
 ) -> Option<(Tool, Endpoint)> {
     let (mut tool, mut endpoint) = (tool.clone(), endpoint.clone());
     let own = outcomes(&mut section);
     let probe = section.section("probe");
-    let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
+    let probe = probe.and_then(|section| probe_of(section, &mut tool, path));
     let (probe, probed) = probe.unzip();
     if own.listed.is_empty() && own.strict.is_none() && probe.is_none() {
         return None;
     }
     if let Some(probe) = probe {
         tool.protocol.set_probe(probe);
+        if let Protocol::Proxy(proxy) = &mut tool.protocol {
+            proxy.path = Some(path.to_owned());
+        }
         if tool.unknown == OnUnknown::Hold && !holds {
             tool.unknown = OnUnknown::Probe;
         }
@@ -276,9 +345,25 @@ fn check(tool: &Tool, section: &Section<'_, '_>) {
     let is_retry = tool.unknown == OnUnknown::Retry;
     let why = "unknown = \"retry\" cannot send a request again whose credentials are not stored";
     section.check(!(passes && is_retry), "pass_authorization", why);
+    if let Some(policy) = policy {
+        check_fit(tool, policy, section);
+    }
     let window = tool.derived_window.unwrap_or_default();
     let why = "must not be shorter than the deadline of a call";
     section.check(window >= tool.deadline, "derived_window", why);
+}
+
+/// Settings of keys that do not fit together.
+fn check_fit(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
+    let is_exact = policy.compare == Compare::Bytes;
+    let why = "with compare = \"bytes\" all of a body counts";
+    section.check(!is_exact || tool.key.ignore.is_empty(), "ignore", why);
+    let is_callers = policy.authority == Authority::Caller;
+    let why = "the API gets no other Host of a caller than the proxy's own host, which is missing";
+    section.check(!is_callers || policy.host.is_some(), "authority", why);
+    let sends_none = policy.send_key == SendKey::Never;
+    let why = "the API cannot deduplicate by a key that it does not get";
+    section.check(!(sends_none && tool.dedup == Dedup::Key), "dedup", why);
 }
 
 fn warn(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {

@@ -269,6 +269,8 @@ pub struct Policy {
     pub fields: Vec<Pointer>,
     /// The fields of which not every character counts.
     pub fold: Vec<Folded>,
+    /// Where a request may have its key in its arguments: the first place with a value counts.
+    pub places: Vec<Pointer>,
     pub prefer: Prefer,
     pub per: Per,
     /// Arguments that the fingerprint ignores, as free text that a model words anew each time.
@@ -317,7 +319,7 @@ impl Policy {
 pub enum Refused {
     #[error("the idempotency key in the {0} is invalid: {why}", why = Invalid)]
     Invalid(&'static str),
-    #[error("the Idempotency-Key header and the body member idempotency_key differ")]
+    #[error("the Idempotency-Key header and the key in the body differ")]
     Conflict,
     #[error(
         "keys that begin with {COMPENSATION}, {ELICITATION} or {CLIENT_CALL} are the gateway's own"
@@ -348,6 +350,19 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
         (header, body) => header.or(body),
     };
     not_ours(key)
+}
+
+/// The key of a request that has one in its arguments, beside what it may have in its header.
+///
+/// # Errors
+/// The value is not a key, or the two keys differ.
+pub fn in_arguments(value: &Value, header: Option<&Key>) -> Result<Key, Refused> {
+    let key = value.as_str().and_then(|text| Key::parse(text).ok());
+    let key = key.ok_or(Refused::Invalid("arguments"))?;
+    if header.is_some_and(|header| *header != key) {
+        return Err(Refused::Conflict);
+    }
+    not_ours(Some(key))?.ok_or(Refused::Missing)
 }
 
 /// The prefixes of the gateway's own keys.

@@ -21,7 +21,8 @@ use sha2::{Digest, Sha256};
 use crate::json::canonical;
 use crate::key::{Fingerprint, Folded, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
 use crate::nulls::{has_nulls, without_nulls};
-use crate::proxy::{Policy, compared_form, credentials};
+use crate::proxy::compared_form::CountedBody;
+use crate::proxy::{Compare, KeyScope, Policy, compared_form, credentials};
 use crate::secret::Secret;
 use crate::tool::Tool;
 
@@ -61,6 +62,14 @@ pub struct KeyScheme {
     headers: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     fold: Vec<Folded>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    places: Vec<Pointer>,
+    /// Of a proxy: whether each path has keys of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    per_path: bool,
+    /// Of a proxy: whether bodies are compared byte for byte.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    exact: bool,
     /// Whether members that are null count, as they did before 0.3.0. Not stored: calls of either rule have the same
     /// key scheme.
     #[serde(skip)]
@@ -81,6 +90,13 @@ impl KeyScheme {
             keeps_member: tool.keeps_key_member || tool.has_property(MODEL_MEMBER),
             headers: tool.proxy().map(Policy::counted),
             fold: tool.key.fold.clone(),
+            places: tool.key.places.clone(),
+            per_path: tool
+                .proxy()
+                .is_some_and(|policy| policy.key_scope == KeyScope::Path),
+            exact: tool
+                .proxy()
+                .is_some_and(|policy| policy.compare == Compare::Bytes),
             counts_nulls: false,
         }
     }
@@ -122,7 +138,12 @@ impl KeyScheme {
         if let Some(counted) = &self.headers {
             // Key schemes of 0.2.0 lack this word: their calls were compared by the bytes that were sent.
             let is_decoded = counted.iter().any(|name| name == compared_form::DECODED);
-            let compared_form = compared_form::with_one_body(args.clone(), is_decoded);
+            let body = match (self.exact, is_decoded) {
+                (true, _) => CountedBody::Exact,
+                (false, true) => CountedBody::Decoded,
+                (false, false) => CountedBody::Sent,
+            };
+            let compared_form = compared_form::with_one_body(args.clone(), body);
             return Cow::Owned(compared_form::with_headers(compared_form, counted));
         }
         let mut counted = Cow::Borrowed(args);

@@ -10,7 +10,7 @@ mod form; // the names and values of a form
 mod methods; // methods that a query or a body names
 mod multipart; // the boundary of a multipart body
 pub mod names; // headers that no caller may set, in any spelling
-mod paths; // paths as servers may read them
+pub mod paths; // paths as servers may read them
 pub mod payment; // payments of agents, and what APIs say of them
 pub mod reply; // an answer as it is kept
 mod secrets; // names and values that sound like secrets
@@ -32,7 +32,7 @@ use self::names::folded;
 use self::paths::Path;
 use self::secrets::is_of_scheme;
 pub use self::secrets::{SECRETS, is_secret};
-use crate::key::Pointer;
+use crate::key::{self, Lookup, Pointer};
 use crate::words::words;
 
 words! {
@@ -71,12 +71,61 @@ words! {
     }
 }
 
+words! {
+    /// For which requests a key is the same.
+    #[derive(Default)]
+    pub enum KeyScope {
+        /// For all of the proxy: with another path it is reused.
+        #[default]
+        Proxy = "proxy",
+        /// For those of one path: with another path it is another key.
+        Path = "path",
+    }
+}
+
+words! {
+    /// How the bodies of two requests are compared.
+    #[derive(Default)]
+    pub enum Compare {
+        /// By what they mean, where they are JSON or a form.
+        #[default]
+        Json = "json",
+        Bytes = "bytes",
+    }
+}
+
+words! {
+    /// The key that the API gets.
+    #[derive(Default)]
+    pub enum SendKey {
+        /// The gateway's own for the call.
+        #[default]
+        Derived = "derived",
+        /// The caller's, as it came.
+        AsIs = "as_is",
+        /// None.
+        Never = "none",
+    }
+}
+
+words! {
+    /// The `Host` that the API gets.
+    #[derive(Default)]
+    pub enum Authority {
+        /// That of its URL.
+        #[default]
+        Upstream = "upstream",
+        /// The caller's.
+        Caller = "caller",
+    }
+}
+
 /// The treatment of some requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Methods in upper case. Empty: all.
     pub methods: Vec<String>,
-    /// The path, or what it begins with, up to a slash.
+    /// The path, or what it begins with, up to a slash. A segment `{name}` stands for any one.
     pub path: String,
     pub does: Does,
     /// `None`: that of the policy.
@@ -107,6 +156,16 @@ pub struct Policy {
     pub passes_authorization: bool,
     /// Whether a `Location` of the API is returned as it is. Otherwise it leads back through the proxy.
     pub keeps_locations: bool,
+    pub key_scope: KeyScope,
+    pub compare: Compare,
+    pub send_key: SendKey,
+    pub authority: Authority,
+    /// Whether each answer says the caller's key in the header of the key.
+    pub echoes_key: bool,
+    /// The name of the protocol in whose words the gateway answers.
+    pub answers: String,
+    /// The name of the row that presets these settings.
+    pub profile: Option<String>,
 }
 
 /// An HTTP request of a caller.
@@ -209,6 +268,15 @@ impl Policy {
             }
         }
         decided
+    }
+
+    /// The key that the API gets for a call with this key; `None`: none.
+    pub fn key_for_api(&self, source: key::Source, key: &str, lookup: &Lookup) -> Option<String> {
+        match self.send_key {
+            SendKey::Never => None,
+            SendKey::AsIs if source == key::Source::Runtime => Some(key.to_owned()),
+            SendKey::AsIs | SendKey::Derived => Some(lookup.for_tool()),
+        }
     }
 
     /// The number of the first rule that fits, and its treatment.

@@ -161,6 +161,7 @@ pub fn probed_by(url: &str, found: Option<&str>) -> Protocol {
     let probe = Probe {
         target: Target::read(url).expect("a target"),
         found: found.map(|found| found.parse().expect("a pointer")),
+        answers: false,
     };
     Protocol::Http(Http {
         request: None,

@@ -178,6 +178,18 @@ words! {
     pub enum Dedup { None = "none", Key = "key" }
 }
 
+words! {
+    /// What a runtime's key stands for after its window. A call that is unknown is never past its window.
+    #[derive(Default)]
+    pub enum Expired {
+        /// Nothing, until its call is deleted: a late repetition may have been executed.
+        #[default]
+        Refuse = "refuse",
+        /// A new call.
+        New = "new",
+    }
+}
+
 /// The action for a call whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnUnknown {
@@ -254,6 +266,10 @@ pub struct Tool {
     pub negative_final_after: Option<Duration>,
     /// Whether a rejection is kept and replayed. Otherwise the key may run again.
     pub remember_rejections: bool,
+    /// Statuses of rejections that are not kept all the same.
+    pub never_keep: Vec<u16>,
+    /// What a runtime's key stands for after its window.
+    pub expired: Expired,
     /// Parts of a result that a verified replay does not compare.
     pub replay_ignore: Vec<Pointer>,
     pub redact: redact::Policy,
@@ -301,6 +317,8 @@ impl Tool {
             protocol: Protocol::default(),
             negative_final_after: None,
             remember_rejections: false,
+            never_keep: Vec::new(),
+            expired: Expired::Refuse,
             replay_ignore: Vec::new(),
             redact: redact::Policy::default(),
             approval: None,

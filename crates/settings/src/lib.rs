@@ -131,6 +131,15 @@ impl Written {
             .fold(0, |number, byte| number << 8 | i64::from(*byte))
     }
 
+    /// Whether a setting is there, or one below it.
+    pub fn has(&self, path: &str) -> bool {
+        let below = self.0.range(path.to_owned()..);
+        let mut is = below.map(|(found, _)| found.strip_prefix(path));
+        is.next()
+            .flatten()
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    }
+
     /// The settings, with their sections, that differ between two configurations.
     pub fn differing<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let keys: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
@@ -263,9 +272,11 @@ fn read_all<W: Wings>(mut root: Section<'_, '_>) -> Option<Config<W>> {
     }
     let tokens = tokens::tokens(root.defaulted("auth"));
     let (server, limits) = server::server(&mut root, tokens.is_empty());
+    let tenants = tokens.iter().map(|token| &token.caller.tenant);
     let known = Known {
         tools: &tools,
         is_open: tokens.is_empty(),
+        tenants: tenants.collect::<BTreeSet<_>>().len(),
         strict,
     };
     let of_wings = W::tools(&mut root, &known);

@@ -6,6 +6,7 @@ mod files; // the file, and those that it includes
 mod merge; // several tables as one
 mod place; // where a mistake is
 mod placeholders; // variables of the environment in texts
+mod preset; // values for what a section does not say
 mod value; // what a value can be read as
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ pub use self::files::Files;
 use self::merge::{merge, put};
 pub use self::place::{Item, Mistake, Place};
 use self::place::{Node, Origin};
+pub use self::preset::preset;
 pub use self::value::{Bytes, FromItem, Share, Switch, meaning};
 
 /// The variables of the environment that the caller hands in.

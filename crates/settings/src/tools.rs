@@ -88,7 +88,7 @@ pub(super) fn tool(
         upstreams::check(&tool, &section);
         upstreams::endpoint(&tool, &mut section, upstreams)
     } else {
-        let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
+        let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool, &[]));
         let (probe, url) = probe.unzip();
         let (endpoint, request) = endpoint(&mut section, method, url).unzip();
         tool.protocol = Protocol::Http(Http { request, probe });
@@ -144,9 +144,23 @@ pub fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
         recheck: unknown::schedule(section.defaulted("recheck")),
         strict: outcomes.strict.unwrap_or(default.strict),
         outcomes: outcomes.listed,
+        never_keep: never_keep(section),
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
+        expired: section.get_or("expired", default.expired),
         ..default
     }
+}
+
+/// Statuses of rejections that are not kept, whatever `remember_rejections` says.
+fn never_keep(section: &mut Section<'_, '_>) -> Vec<u16> {
+    let statuses: Vec<u16> = section.get("never_keep").unwrap_or_default();
+    let are_refusals = statuses.iter().all(|status| (400..=599).contains(status));
+    let why = "these are statuses of refusals, 400 to 599";
+    section.check(are_refusals, "never_keep", why);
+    let why = "without remember_rejections no rejection is kept";
+    let is_stored = section.has("remember_rejections");
+    section.check(statuses.is_empty() || is_stored, "never_keep", why);
+    statuses
 }
 
 fn schema(section: &mut Section<'_, '_>) -> Option<Schema> {
@@ -218,6 +232,7 @@ fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
 fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     let words = [("derived", false), ("required", true)];
     let required = section.word_or("source", &words, false);
+    let places = section.pointers("from");
     let (fields, ignore) = (section.pointers("fields"), section.pointers("ignore"));
     let prefer: Option<key::Prefer> = section.get("prefer");
     let per: Option<key::Per> = section.get("per");
@@ -230,6 +245,7 @@ fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     key::Policy {
         required,
         fold,
+        places,
         fields,
         prefer: prefer.unwrap_or_default(),
         per: per.unwrap_or_default(),

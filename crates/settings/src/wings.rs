@@ -11,6 +11,8 @@ pub struct Known<'a> {
     pub tools: &'a [ToolAt],
     /// Whether there are no tokens.
     pub is_open: bool,
+    /// How many tenants the tokens belong to.
+    pub tenants: usize,
     /// The default for all tools: a refusal by an HTTP status proves nothing.
     pub strict: bool,
 }

@@ -219,7 +219,11 @@ impl Sender {
             return Ok((read_mcp_probe(&answer, &asks.found), None));
         }
         let party = Party::tool(&intent.tenant, &intent.tool);
-        let url = probe_url(&at.tool, &intent.args, &intent.lookup.for_tool())?;
+        let sent = at
+            .tool
+            .key_sent(intent.key_source, &intent.key, &intent.lookup);
+        let key = sent.unwrap_or_else(|| intent.lookup.for_tool());
+        let url = probe_url(&at.tool, &intent.args, &key)?;
         let probing = self.downstream.probe(&at.endpoint, party, &url, by);
         let (status, body, retry_after) = probing.await?;
         let finding = read_probe(&at.tool, status, &body);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::prepared::PreparedCall;
 use crate::tools::ToolAt;
-use oncegate_rules::proxy::stored_form;
+use oncegate_rules::proxy::{Policy, paths, stored_form};
 use oncegate_rules::record::{CallId, Record};
 use oncegate_rules::redact;
 use oncegate_rules::request::{KEY_HEADER, Mistakes};
@@ -84,7 +84,7 @@ pub(super) fn outgoing<'a>(
     };
     let key = intent.lookup.for_tool();
     let made = match tool.proxy() {
-        Some(policy) => proxied(call, record, &policy.key_header)?,
+        Some(policy) => proxied(call, record, policy)?,
         None => {
             let mut made = ToolRequest::new(&call.at, args, &key, intent.call_id)?;
             let headers = &mut made.headers;
@@ -121,14 +121,16 @@ pub(super) fn outgoing<'a>(
 fn proxied<'a>(
     call: &'a PreparedCall,
     record: &Record,
-    key_header: &str,
+    policy: &Policy,
 ) -> Result<ToolRequest<'a>, String> {
     let intent = &record.intent;
     let stored = || stored_form::message(&intent.args).map(Arc::new);
     let message = call.message.clone().or_else(stored);
     let message = message.ok_or("the request is not stored as a whole")?;
     let (endpoint, mut headers) = call.at.endpoint.for_message(&message)?;
-    add_header(&mut headers, key_header, &intent.lookup.for_tool());
+    if let Some(key) = policy.key_for_api(intent.key_source, &intent.key, &intent.lookup) {
+        add_header(&mut headers, &policy.key_header, &key);
+    }
     Ok(ToolRequest {
         endpoint: Cow::Owned(endpoint),
         headers,
@@ -143,12 +145,19 @@ fn proxied<'a>(
 pub fn probe_url(tool: &Tool, args: &Bytes, key: &str) -> Result<String, String> {
     let probe = tool.probe().ok_or("the tool has no endpoint for it")?;
     let target = &probe.target;
-    let args: Value = match target.used().next() {
+    let mut args: Value = match target.used().next() {
         Some(_) => {
             serde_json::from_slice(args).map_err(|_| "its arguments are not stored".to_owned())?
         }
         None => Value::Null,
     };
+    if let (Some(rule), Some(path)) = (tool.rule_path(), args["path"].as_str()) {
+        let named = paths::named_segments(rule, path);
+        let named = named.ok_or("servers may read its path in different ways")?;
+        for (name, segment) in named {
+            args[paths::NAMED][name] = segment.into();
+        }
+    }
     let url = target.url(&args, key);
     url.map_err(|mistakes| in_words(&mistakes))
 }

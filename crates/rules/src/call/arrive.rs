@@ -16,7 +16,7 @@ use crate::mcp::payment;
 use crate::record::{CallId, Failure, FailureKind, Intent, Record, State};
 use crate::session;
 use crate::time::after;
-use crate::tool::Tool;
+use crate::tool::{Expired, Tool};
 
 pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
     time.is_some_and(|time| time <= now)
@@ -113,7 +113,10 @@ fn arguments_until(tool: &Tool, record: &Record) -> Option<Timestamp> {
 fn stays(tool: &Tool, failure: &Failure) -> bool {
     match failure.kind {
         FailureKind::Rejected => {
-            tool.remember_rejections && !asks_for_payment(tool, failure)
+            let is_stored = |status| !tool.never_keep.contains(&status);
+            tool.remember_rejections
+                && failure.status.is_none_or(is_stored)
+                && !asks_for_payment(tool, failure)
         }
         // A closed saga stays closed.
         FailureKind::SagaClosed => true,
@@ -138,7 +141,10 @@ fn asks_for_payment(tool: &Tool, failure: &Failure) -> bool {
 /// Whether the request's key still finds a call that is past its window.
 ///
 /// It does if the caller brought the key. An adopted call does not know where its key came from; the request does.
-pub(super) fn key_outlives_window(record: &Record, intent: &Intent) -> bool {
+pub(super) fn key_outlives_window(tool: &Tool, record: &Record, intent: &Intent) -> bool {
+    if tool.expired == Expired::New {
+        return false;
+    }
     let is_own = || {
         intent
             .all_lookups()
@@ -163,7 +169,8 @@ pub(super) fn arrive_as(call: Call<'_>, arrival: &Arrival, ask: Option<&Ask>) ->
         tool, record, now, ..
     } = call;
     if is_over(record, &arrival.intent, call.dedup_now) {
-        if key_outlives_window(record, &arrival.intent) && !record.may_be_forgotten(call.dedup_now)
+        if key_outlives_window(tool, record, &arrival.intent)
+            && !record.may_be_forgotten(call.dedup_now)
         {
             return Next::unchanged(Action::RefuseExpired);
         }

@@ -9,7 +9,7 @@ use crate::key::Lookup;
 use crate::key_scheme::fingerprints::{Fingerprints, Sameness};
 use crate::key_scheme::identity::{LookupKey, Part};
 use crate::record::{CallId, Holder, Intent, State};
-use crate::tool::Tool;
+use crate::tool::{Expired, Tool};
 
 /// The result of looking under an arrival's lookup keys. Numbers are indexes of holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,8 @@ pub fn resolve(
         return Resolved::Call(call);
     }
     let expired = first(&|holder| {
-        let outlives = key_outlives_window(&holder.record, intent) || is_runtime(holder);
+        let outlives = key_outlives_window(tool, &holder.record, intent)
+            || is_runtime(holder) && tool.expired == Expired::Refuse;
         is_past(holder) && outlives && !holder.record.may_be_forgotten(dedup_now)
     });
     if let Some(call) = expired {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{KeyScheme, KeySchemeId};
 use crate::key::{Fingerprint, Lookup, SECRET_ID, Source};
 use crate::nulls::has_nulls;
-use crate::proxy::compared_form::compared_form;
+use crate::proxy::compared_form::whole_form;
 use crate::proxy::{credentials, stored_form};
 use crate::record::{Alias, DELETED, ERASED, Intent, Record};
 use crate::secret::{Secret, Secrets};
@@ -319,7 +319,7 @@ impl Fingerprints {
         }
         let args = match today.headers {
             // A fingerprint is made of the request, not of its stored form. A stored form lacks credentials, so is not whole with them.
-            Some(_) => compared_form(&stored_form::message(args)?, ""),
+            Some(_) => whole_form(&stored_form::message(args)?, ""),
             None => json::parse(str::from_utf8(args).ok()?).ok()?,
         };
         Some(today.fingerprint(secret, &args))

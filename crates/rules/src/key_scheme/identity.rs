@@ -96,7 +96,8 @@ pub fn identify(
     let (mut lookups, mut keys): (Vec<LookupKey>, Vec<Chosen>) = (Vec::new(), Vec::new());
     let mut of_arguments = Vec::new();
     let mut add = |key_scheme: &KeyScheme, Named { chosen, part, by }: Named| {
-        let lookup = Lookup::new(asking.tenant, &key_scheme.tool, chosen.key.as_str());
+        let key = key_scheme.within_scope(&chosen.key, asking.args);
+        let lookup = Lookup::new(asking.tenant, &key_scheme.tool, &key);
         if by == By::Arguments && !of_arguments.contains(&lookup) {
             of_arguments.push(lookup);
         }
@@ -191,9 +192,8 @@ impl KeyScheme {
         if self.is_business() {
             return business();
         }
-        let runtime = asking
-            .runtime
-            .map(|key| chosen(Source::Runtime, key.clone()));
+        let runtime = self.runtime(asking)?;
+        let runtime = runtime.map(|key| chosen(Source::Runtime, key));
         // Where a tool has business fields, a model's key counts for nothing.
         if !self.fields.is_empty() {
             return runtime.map_or_else(business, Ok);
@@ -247,8 +247,26 @@ impl KeyScheme {
     /// The runtime's key, where it is only a second name.
     fn second(&self, asking: &Asking<'_>) -> Option<Chosen> {
         let is_second = self.is_business() && elicitation::answered_by(asking.args).is_none();
-        let key = asking.runtime.filter(|_| is_second)?;
-        Some(chosen(Source::Runtime, key.clone()))
+        let key = self.runtime(asking).ok()?.filter(|_| is_second)?;
+        Some(chosen(Source::Runtime, key))
+    }
+
+    /// The key that the caller's runtime brought: beside the arguments, or in them.
+    fn runtime(&self, asking: &Asking<'_>) -> Result<Option<Key>, Refused> {
+        let values = self.places.iter();
+        let mut values = values.filter_map(|place| asking.args.pointer(place.as_str()));
+        match values.find(|value| !value.is_null()) {
+            Some(value) => key::in_arguments(value, asking.runtime).map(Some),
+            None => Ok(asking.runtime.cloned()),
+        }
+    }
+
+    /// A key, with what it counts for. Line breaks are in no key.
+    fn within_scope<'a>(&self, key: &'a Key, args: &Value) -> Cow<'a, str> {
+        match args["path"].as_str().filter(|_| self.per_path) {
+            Some(path) => Cow::Owned(format!("{}\n{path}", key.as_str())),
+            None => Cow::Borrowed(key.as_str()),
+        }
     }
 
     /// The key that the business fields make.

@@ -85,10 +85,17 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
         (200..=299, _) if test.is_some_and(|test| outcome::passes(test, body) != Some(true)) => {
             unclear(", which does not pass the tool's success test")
         }
-        (200..=299, _) => match tool.probe().and_then(|probe| probe.found.as_ref()) {
-            Some(found) => found_in(body, found),
-            None => Finding::Found(outcome::keep(body)),
-        },
+        (200..=299, _) => {
+            let probe = tool.probe();
+            let whole = || Finding::Found(outcome::keep(body));
+            match probe.and_then(|probe| Some((probe, probe.found.as_ref()?))) {
+                Some((probe, found)) => match found_in(body, found) {
+                    Finding::Found(_) if probe.answers => whole(),
+                    finding => finding,
+                },
+                None => whole(),
+            }
+        }
         (404, _) => Finding::NotFound,
         _ => unclear(""),
     }

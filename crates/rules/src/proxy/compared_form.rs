@@ -25,6 +25,24 @@ pub const CREDENTIAL: &str = "oncegate:credential";
 /// A key scheme that names it among its headers compares decoded bodies.
 pub const DECODED: &str = "oncegate:decoded";
 
+/// The member with the digest of the bytes that were sent.
+const EXACT: &str = "oncegate:exact";
+
+/// The member with the payment that comes with the request, for keys that stand in it. It is never compared or stored.
+const PAYMENT: &str = "oncegate:payment";
+
+/// Makes the compared form with all from which a key scheme may choose.
+///
+/// `credential`: see [`compared_form`].
+pub fn whole_form(message: &Message, credential: &str) -> Value {
+    let mut form = compared_form(message, credential);
+    form[EXACT] = json!({ "bytes": digest(&message.body) });
+    if let Some(payment) = message.payment() {
+        form[PAYMENT] = payment;
+    }
+    form
+}
+
 /// Makes the compared form: method, path, query, headers and body.
 ///
 /// `credential`: the caller's own, where credentials go through; otherwise empty.
@@ -76,14 +94,31 @@ fn bytes_to_read(body: &[u8], kind: &str) -> usize {
     }
 }
 
-/// The compared form with one body: the decoded body, or the body as it was sent.
+/// Which body of a compared form counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountedBody {
+    /// The body as it was sent, read as JSON or as a form.
+    Sent,
+    /// The same, without its encodings.
+    Decoded,
+    /// The bytes that were sent.
+    Exact,
+}
+
+/// The compared form with one body, and without what serves only to find a key.
 ///
 /// A fingerprint can be compared only with one that was made of the same.
-pub fn with_one_body(mut compared_form: Value, is_decoded: bool) -> Value {
-    let members = compared_form.as_object_mut();
-    let decoded = members.and_then(|members| members.remove(DECODED));
-    if let Some(decoded) = decoded.filter(|_| is_decoded) {
-        compared_form["body"] = decoded;
+pub fn with_one_body(mut compared_form: Value, body: CountedBody) -> Value {
+    let mut take = |name| compared_form.as_object_mut()?.remove(name);
+    let (decoded, exact) = (take(DECODED), take(EXACT));
+    drop(take(PAYMENT));
+    let counted = match body {
+        CountedBody::Sent => None,
+        CountedBody::Decoded => decoded,
+        CountedBody::Exact => exact,
+    };
+    if let Some(counted) = counted {
+        compared_form["body"] = counted;
     }
     compared_form
 }
@@ -120,6 +155,28 @@ pub fn places(pointer: &Pointer) -> Vec<Pointer> {
             vec![inner.iter().fold(json, |at, step| at.below(step)), in_form]
         }
         _ => Vec::new(),
+    }
+}
+
+/// The places in a whole form that `/query/name`, `/body/member` or `/payment/member` mean for a key; none for another pointer.
+pub fn places_of_key(pointer: &Pointer) -> Vec<Pointer> {
+    let steps: Vec<String> = pointer.steps().collect();
+    match steps.split_first() {
+        Some((root, inner)) if root == "payment" && !inner.is_empty() => {
+            let payment = Pointer::to(&[PAYMENT]);
+            vec![inner.iter().fold(payment, |at, step| at.below(step))]
+        }
+        // In a form a name has a list of values, and a key is one of them.
+        _ => places(pointer)
+            .into_iter()
+            .map(|place| {
+                let is_form = place.steps().nth(1).is_some_and(|step| step == "form");
+                match is_form {
+                    true => place.below("0").below("0"),
+                    false => place,
+                }
+            })
+            .collect(),
     }
 }
 

@@ -75,9 +75,15 @@ impl Path {
 
     /// Whether every server reads the path as this one or one below it.
     pub(super) fn is_surely_below(&self, prefix: &str) -> bool {
-        let rest = self.clear.as_ref();
-        let rest = rest.and_then(|path| path.strip_prefix(&*plain(prefix)));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let Some(path) = &self.clear else {
+            return false;
+        };
+        let prefix = plain(prefix);
+        let (mut segments, mut wanted) = (path.split('/'), prefix.split('/'));
+        wanted.all(|wanted| {
+            let is_it = |segment| segment == wanted || is_any(wanted);
+            segments.next().is_some_and(is_it)
+        })
     }
 
     /// Whether a server may read the path as this one or one below it.
@@ -124,8 +130,49 @@ fn is_left_out(letter: char) -> bool {
     letter.is_whitespace() || matches!(letter, '.' | '+')
 }
 
+/// The member with the named segments of a path, beside the request of a call.
+pub const NAMED: &str = "oncegate:path";
+
+/// The name of a segment `{name}` of a rule's path, which stands for any one.
+pub fn name_of(segment: &str) -> Option<&str> {
+    let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (!name.is_empty() && name.chars().all(is_plain)).then_some(name)
+}
+
+fn is_any(wanted: &str) -> bool {
+    name_of(wanted).is_some()
+}
+
+/// The segments of a path in the places of a rule's names. `None`: servers read the path in different ways.
+///
+/// `rule`: the rule's path. The segments are decoded.
+pub fn named_segments(rule: &str, path: &str) -> Option<Vec<(String, String)>> {
+    let found: Vec<&str> = segments(path).collect();
+    let names = segments(rule).enumerate();
+    let names = names.filter_map(|(at, segment)| Some((at, name_of(segment)?)));
+    names
+        .map(|(at, name)| {
+            let segment = found.get(at).filter(|_| is_clear(path))?;
+            Some((name.to_owned(), decoded(segment)))
+        })
+        .collect()
+}
+
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|segment| !segment.is_empty())
+}
+
+/// The names of a rule's path.
+pub fn names_in(rule: &str) -> impl Iterator<Item = &str> {
+    segments(rule).filter_map(name_of)
+}
+
 /// Whether a server may take a segment for another one: it may have an extension.
 fn may_be(segment: &str, wanted: &str, is_last: bool) -> bool {
+    if is_any(wanted) {
+        return true;
+    }
     let Some(rest) = segment.strip_prefix(wanted) else {
         return false;
     };
@@ -172,6 +219,31 @@ mod tests {
         assert!(Path::of("/v1/a.json").may_be_below("/v1/a.json"));
         assert!(!Path::of("/v1/a.xml").may_be_below("/v1/a.json"));
         assert!(Path::of("/").may_be_below("/") && Path::of("/a").may_be_below("/"));
+    }
+
+    #[test]
+    fn a_named_segment_stands_for_any_one_and_is_read_only_where_all_servers_agree() {
+        let rule = "/sessions/{id}/complete";
+        for path in ["/sessions/7/complete", "/sessions/a%20b/complete/now"] {
+            assert!(Path::of(path).may_be_below(rule), "{path}");
+            assert!(Path::of(path).is_surely_below(rule), "{path}");
+        }
+        for path in [
+            "/sessions/complete",
+            "/sessions/7",
+            "/sessions/7/8/complete",
+        ] {
+            assert!(!Path::of(path).may_be_below(rule), "{path}");
+            assert!(!Path::of(path).is_surely_below(rule), "{path}");
+        }
+        let id = |path| named_segments(rule, path).map(|names| names[0].clone());
+        let named = |value: &str| Some(("id".to_owned(), value.to_owned()));
+        assert_eq!(id("/sessions/a%20b/complete"), named("a b"));
+        assert_eq!(id("/sessions//7/complete"), None);
+        assert_eq!(id("/sessions/7%2F8/complete"), None);
+        assert_eq!(id("/sessions/%2537/complete"), None);
+        assert_eq!(named_segments(rule, "/sessions"), None);
+        assert_eq!(name_of("{a-b}"), None);
     }
 
     #[test]

@@ -3,8 +3,13 @@
 //! Sources: x402, transports of versions 1 and 2 (`X-PAYMENT`, `PAYMENT-SIGNATURE`); the `Payment` scheme of HTTP
 //! authentication (draft-httpauth-payment-00).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use serde_json::Value;
+
 use super::Message;
 use super::names::folded;
+use crate::json;
 
 /// Headers that hold a payment.
 pub const HEADERS: [&str; 2] = ["payment-signature", "x-payment"];
@@ -48,11 +53,50 @@ impl Message {
             .iter()
             .any(|(name, value)| is_payment(name, value))
     }
+
+    /// The payment as JSON. `None`: there is none, there are several, or it is not JSON in base64.
+    pub(super) fn payment(&self) -> Option<Value> {
+        let headers = self.headers.iter();
+        let mut payments = headers.filter(|(name, value)| is_payment(name, value));
+        let (Some((name, value)), None) = (payments.next(), payments.next()) else {
+            return None;
+        };
+        let encoded = match is_header(name) {
+            true => value,
+            false => value.trim_start().split_once([' ', '\t'])?.1,
+        };
+        let encoded = encoded.trim().trim_end_matches('=');
+        let decoded = URL_SAFE_NO_PAD
+            .decode(encoded)
+            .or_else(|_| STANDARD_NO_PAD.decode(encoded));
+        json::parse_bounded(str::from_utf8(&decoded.ok()?).ok()?).ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payment_is_read_in_either_alphabet_and_never_guessed() {
+        let of = |headers: &[(&str, &str)]| {
+            let headers = headers.iter();
+            let headers = headers.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let message = Message {
+                headers: headers.collect(),
+                ..Message::default()
+            };
+            message.payment()
+        };
+        // {"id":"?~"}
+        let paid = Some(serde_json::json!({ "id": "?~" }));
+        assert_eq!(of(&[("authorization", "Payment eyJpZCI6Ij9-In0")]), paid);
+        assert_eq!(of(&[("x-payment", "eyJpZCI6Ij9+In0=")]), paid);
+        assert_eq!(of(&[("payment-signature", "not json")]), None);
+        assert_eq!(of(&[("authorization", "Bearer eyJpZCI6Ij9-In0")]), None);
+        let two = [("x-payment", "e30="), ("payment-signature", "e30=")];
+        assert_eq!(of(&two), None);
+    }
 
     #[test]
     fn payments_are_known_by_header_and_scheme() {

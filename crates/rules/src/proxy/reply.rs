@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::stored_form::{Body, Stored};
 use super::{Policy, encoded, is_of_connection};
@@ -38,6 +39,14 @@ const PARTIAL: u16 = 206;
 #[derive(Serialize, Deserialize)]
 struct ReplyHead {
     status: u16,
+}
+
+/// What a probe has found.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Probed<'a> {
+    #[serde(borrow)]
+    probed: &'a RawValue,
 }
 
 impl Reply {
@@ -73,6 +82,17 @@ impl Reply {
         let vary = ("vary".to_owned(), "accept-encoding".to_owned());
         self.headers.push(vary);
         true
+    }
+
+    /// What a probe has found, as an answer; `None`: it is none.
+    pub fn of_probe(json: &[u8]) -> Option<Self> {
+        let probed: Probed<'_> = serde_json::from_slice(json).ok()?;
+        let json = ("content-type".to_owned(), "application/json".to_owned());
+        Some(Self {
+            status: 200,
+            headers: vec![json],
+            body: probed.probed.get().to_owned().into(),
+        })
     }
 
     /// Reads a kept answer; `None`: it is none, as a result that an operator has given.

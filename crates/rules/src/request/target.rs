@@ -37,6 +37,14 @@ impl Target {
     /// # Errors
     /// Which place is wrong, and why. The sentence does not repeat the URL, which may hold a secret.
     pub fn read(url: &str) -> Result<Self, String> {
+        Self::with_names(url, &[])
+    }
+
+    /// The same, with places `{name}` for arguments that have a name.
+    ///
+    /// # Errors
+    /// As [`Target::read`].
+    pub fn with_names(url: &str, names: &[(&str, Pointer)]) -> Result<Self, String> {
         let authority = url.find("://").map_or(0, |at| at + "://".len());
         let path = url[authority..]
             .find(['/', '?', '#', '\\'])
@@ -51,7 +59,11 @@ impl Target {
                 return Err("a place for an argument stands within a percent-encoded byte".into());
             }
             pieces.push(Piece::Given(before.to_owned()));
-            pieces.push(piece(place)?);
+            let named = names.iter().find(|(name, _)| *name == place);
+            pieces.push(match named {
+                Some((_, pointer)) => Piece::Argument(pointer.clone()),
+                None => piece(place)?,
+            });
             rest = after;
         }
         pieces.push(Piece::Given(rest.to_owned()));

@@ -2,7 +2,7 @@
 
 use super::{Errors, Tool};
 use crate::compensation::Template;
-use crate::key::Pointer;
+use crate::key::{self, Lookup, Pointer};
 use crate::proxy;
 use crate::request::{Shape, Target};
 
@@ -38,6 +38,8 @@ pub struct Mcp {
 pub struct Proxy {
     pub policy: proxy::Policy,
     pub probe: Option<Probe>,
+    /// The path of the rule for these requests. Its segments `{name}` may stand in the URL of the probe.
+    pub path: Option<String>,
 }
 
 /// A URL that is asked whether a call was executed.
@@ -46,6 +48,8 @@ pub struct Probe {
     pub target: Target,
     /// The place of the effect, if the answer is 2xx even where there is none.
     pub found: Option<Pointer>,
+    /// Of a proxy: whether what it finds is the answer that repetitions get.
+    pub answers: bool,
 }
 
 /// A probe by a call of another tool, which only reads.
@@ -92,6 +96,14 @@ impl Tool {
         }
     }
 
+    /// The path of the rule for requests of a proxied API, if a rule has settings of its own for them.
+    pub fn rule_path(&self) -> Option<&str> {
+        match &self.protocol {
+            Protocol::Proxy(proxy) => proxy.path.as_deref(),
+            Protocol::Http(_) | Protocol::Mcp(_) => None,
+        }
+    }
+
     /// Whether callers use the tool, an API, as it is.
     pub fn is_proxy(&self) -> bool {
         self.proxy().is_some()
@@ -104,6 +116,14 @@ impl Tool {
                 probe.as_ref()
             }
             Protocol::Mcp(_) => None,
+        }
+    }
+
+    /// The key that the tool gets for a call with this key; `None`: none.
+    pub fn key_sent(&self, source: key::Source, key: &str, lookup: &Lookup) -> Option<String> {
+        match self.proxy() {
+            Some(policy) => policy.key_for_api(source, key, lookup),
+            None => Some(lookup.for_tool()),
         }
     }
 

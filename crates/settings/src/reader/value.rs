@@ -52,13 +52,18 @@ one_word!(
     tool::Declared,
     tool::Dedup,
     tool::Effect,
+    tool::Expired,
     tool::Mode,
     tool::OnSimilar,
     tool::Per,
     tool::RequestErrors,
     tool::ToolError,
+    proxy::Authority,
+    proxy::Compare,
     proxy::Does,
+    proxy::KeyScope,
     proxy::Locations,
+    proxy::SendKey,
     proxy::Unkeyed,
     request::Lists,
     saga::OnTimeout,
@@ -162,6 +167,21 @@ impl FromItem for Vec<String> {
 }
 
 /// As JSON. Nothing is taken from the environment here: a schema's pattern may hold a `${`.
+/// Statuses of HTTP.
+impl FromItem for Vec<u16> {
+    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
+        let Node::List(items) = &item.node else {
+            return Err("this must be a list of numbers".into());
+        };
+        let status = |item: &Item| match item.node {
+            Node::Integer(number) => u16::try_from(number).ok(),
+            _ => None,
+        };
+        let statuses: Option<Self> = items.iter().map(status).collect();
+        statuses.ok_or_else(|| "these must be statuses of HTTP".to_owned())
+    }
+}
+
 impl FromItem for Json {
     fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
         Ok(item.node.to_json())

@@ -16,7 +16,7 @@ use oncegate_tools::check_header;
 /// `is_get`: a GET has no body unless the section says so.
 pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shape, Url)> {
     let lists = section.get("arrays");
-    let target = target_with(section, lists);
+    let target = target_with(section, lists, &[]);
     let has_places = target
         .as_ref()
         .is_some_and(|(target, _)| target.used().next().is_some());
@@ -61,18 +61,25 @@ pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shap
 /// Headers that name the caller. No argument may set them.
 const OF_CALLERS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
 
-/// A URL with places, and its query.
-pub(super) fn target(section: &mut Section<'_, '_>) -> Option<(Target, Url)> {
+/// A URL with places, and its query. `names`: arguments that have a place `{name}`.
+pub(super) fn target(
+    section: &mut Section<'_, '_>,
+    names: &[(&str, Pointer)],
+) -> Option<(Target, Url)> {
     let lists = section.get("arrays");
-    target_with(section, lists)
+    target_with(section, lists, names)
 }
 
-fn target_with(section: &mut Section<'_, '_>, lists: Option<Lists>) -> Option<(Target, Url)> {
+fn target_with(
+    section: &mut Section<'_, '_>,
+    lists: Option<Lists>,
+    names: &[(&str, Pointer)],
+) -> Option<(Target, Url)> {
     let query = section.entries("query", |name, text| {
         Ok((name.to_owned(), text.parse::<Pointer>()?))
     });
     let text: String = section.need("url")?;
-    let target = Target::read(&text).map_err(|why| section.mistake("url", &why));
+    let target = Target::with_names(&text, names).map_err(|why| section.mistake("url", &why));
     let target = target
         .ok()?
         .with_query(query, lists.unwrap_or(Lists::Repeat));

@@ -7,6 +7,7 @@ use reqwest::Url;
 use super::request::target;
 use crate::common::template;
 use crate::reader::{Section, Switch};
+use oncegate_rules::key::Pointer;
 use oncegate_rules::request::Target;
 use oncegate_rules::tool::{Asks, OnUnknown, Probe, Recheck, Tool};
 
@@ -24,8 +25,14 @@ pub fn probe_by_tool(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<As
 }
 
 /// Reads a probe by a URL, with an example of the URL, and when its answer is final.
-pub fn probe(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<(Probe, Url)> {
-    let target = target(&mut section);
+///
+/// `names`: arguments that have a place `{name}` in the URL.
+pub fn probe(
+    mut section: Section<'_, '_>,
+    tool: &mut Tool,
+    names: &[(&str, Pointer)],
+) -> Option<(Probe, Url)> {
+    let target = target(&mut section, names);
     let is_one = |(target, _): &(Target, Url)| target.has_key() || target.used().next().is_some();
     let why = "a probe asks for one call: its URL has {key} or {/pointer} in it";
     section.check(target.as_ref().is_none_or(is_one), "url", why);
@@ -33,7 +40,12 @@ pub fn probe(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<(Probe, Ur
     let after = section.get_or("negative_final_after", Switch(None));
     let (target, url) = target?;
     tool.negative_final_after = after.0;
-    Some((Probe { target, found }, url))
+    let probe = Probe {
+        target,
+        found,
+        answers: false,
+    };
+    Some((probe, url))
 }
 
 pub fn policy(section: &mut Section<'_, '_>) -> OnUnknown {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::record::{Alias, Attempt, Check};
 use crate::time::after;
+use crate::tool::Expired;
 
 fn failed_with(tool: &Tool, kind: FailureKind) -> Record {
     let mut record = record(
@@ -140,6 +141,43 @@ fn only_the_key_that_a_caller_brought_itself_outlives_its_window() {
     ] {
         let is_refused = action(&record, "", None, window) == Action::RefuseExpired;
         assert_eq!(is_refused, expected, "{:?}", record.intent.key_source);
+    }
+}
+
+#[test]
+fn where_an_old_key_stands_for_a_new_call_what_is_unknown_still_holds_it() {
+    let window = 25 * 3_600;
+    let tool = Tool {
+        expired: Expired::New,
+        ..tool("t")
+    };
+    let source = key::Source::Runtime;
+    let again = |evidence: Evidence, at_s| {
+        let mut there = record(&tool, source, &[(ended_with(1, evidence, None), 1)]);
+        if there.expires_at.is_some() {
+            there.retain_until = Some(at(10 * window));
+        }
+        let asked = next(&tool, Some(&there), &arrived(source, 1, 2), at(at_s));
+        asked.expect("legal").action
+    };
+    assert_eq!(again(answer(200), 2), Action::Answer);
+    assert_eq!(again(answer(200), window), Action::Claim);
+    assert_eq!(again(no_answer(), window), Action::Answer);
+}
+
+#[test]
+fn a_rejection_that_is_never_kept_runs_again_beside_others_that_are_kept() {
+    let tool = Tool {
+        remember_rejections: true,
+        never_keep: vec![401],
+        ..tool("t")
+    };
+    let source = key::Source::Runtime;
+    for (status, expected) in [(401, Action::Run), (404, Action::Answer)] {
+        let ended = ended_with(1, answer(status), None);
+        let there = record(&tool, source, &[(ended, 1)]);
+        let asked = next(&tool, Some(&there), &arrived(source, 1, 2), at(2));
+        assert_eq!(asked.expect("legal").action, expected, "{status}");
     }
 }
 

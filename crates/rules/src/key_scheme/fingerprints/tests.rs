@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::key::Source;
 use crate::proxy::Message;
+use crate::proxy::compared_form::compared_form;
 use crate::testing::record;
 use crate::testing::tool;
 use crate::tool::{Protocol, Proxy, Tool};

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::mcp::elicitation;
+use crate::proxy::compared_form::whole_form;
+use crate::proxy::{self, Compare, KeyScope, Message};
+use crate::tool::{Protocol, Proxy};
 
 /// The names of a request, each with its key, its source and its part.
 fn lookups(
@@ -122,4 +125,102 @@ fn redacted_arguments_give_a_name_under_every_secret_of_the_store() {
     assert_eq!(plain.len(), 1, "what needs no secret has one name");
     let runtime = lookups(&redacting, &[], Some("k"), &args, &all);
     assert_eq!(runtime, [("k".to_owned(), Source::Runtime, Part::Today)]);
+}
+
+#[test]
+fn a_key_in_the_arguments_is_the_runtimes_and_calls_from_before_are_still_found() {
+    let (plain, mut placed) = (tool("act"), tool("act"));
+    placed.key.places = pointers(&["/meta/key", "/key"]);
+    let args = json!({ "meta": { "key": "k" }, "key": null });
+    let found = |today, earlier: &[&Tool]| lookups(today, earlier, None, &args, &SECRETS);
+    let (derived, ..) = found(&plain, &[])[0].clone();
+    let runtime = |part| ("k".to_owned(), Source::Runtime, part);
+    assert_eq!(found(&placed, &[]), [runtime(Part::Today)]);
+    let before = (derived.clone(), Source::Derived, Part::Earlier);
+    assert_eq!(found(&placed, &[&plain]), [runtime(Part::Today), before]);
+    let today = (derived, Source::Derived, Part::Today);
+    assert_eq!(found(&plain, &[&placed]), [today, runtime(Part::Earlier)]);
+
+    let key = |header: Option<&str>, args: Value| {
+        let header = header.map(|key| Key::parse(key).expect("a key"));
+        let (chosen, _) = read(&placed, header.as_ref(), &args);
+        chosen.map(|chosen| chosen.key.as_str().to_owned())
+    };
+    assert_eq!(key(Some("k"), args.clone()), Ok("k".to_owned()));
+    assert_eq!(key(Some("other"), args), Err(Refused::Conflict));
+    for wrong in [json!(7), json!(""), json!("a b")] {
+        let invalid = Err(Refused::Invalid("arguments"));
+        assert_eq!(key(None, json!({ "key": wrong })), invalid);
+    }
+    let own = json!({ "key": format!("{}x", key::COMPENSATION) });
+    assert_eq!(key(None, own), Err(Refused::Reserved));
+}
+
+/// A proxy whose keys come in a header.
+fn proxy(policy: proxy::Policy) -> Tool {
+    Tool {
+        keeps_key_member: true,
+        protocol: Protocol::Proxy(Proxy {
+            policy,
+            ..Proxy::default()
+        }),
+        ..tool("api")
+    }
+}
+
+fn asked_for(tool: &Tool, path: &str, body: &'static str) -> Identity {
+    let message = Message {
+        method: "POST".to_owned(),
+        path: path.to_owned(),
+        headers: vec![
+            ("content-type".to_owned(), "application/json".to_owned()),
+            ("x-payment".to_owned(), "eyJpZCI6InAxIn0".to_owned()),
+        ],
+        body: body.into(),
+        ..Message::default()
+    };
+    let key = Key::parse("k").expect("a key");
+    let asking = Asking {
+        tenant: "shop",
+        user_id: "",
+        earlier_user: None,
+        client_call: None,
+        runtime: Some(&key),
+        args: &whole_form(&message, ""),
+        secrets: &SECRETS,
+    };
+    identify(&Arc::new(KeyScheme::of(tool)), &[], &asking)
+}
+
+#[test]
+fn a_key_of_a_proxy_counts_for_all_paths_or_for_one() {
+    let mut policy = proxy::Policy::default();
+    let name = |policy: &proxy::Policy, path| {
+        let identity = asked_for(&proxy(policy.clone()), path, "{}");
+        assert_eq!(identity.keys[0].key.as_str(), "k");
+        identity.lookups[0].lookup
+    };
+    assert_eq!(name(&policy, "/a"), name(&policy, "/b"));
+    policy.key_scope = KeyScope::Path;
+    assert_eq!(name(&policy, "/a"), name(&policy, "/a"));
+    assert_ne!(name(&policy, "/a"), name(&policy, "/b"));
+    assert_ne!(name(&policy, "/a"), Lookup::new("shop", "api", "k"));
+}
+
+#[test]
+fn bodies_of_a_proxy_are_compared_by_what_they_mean_or_byte_for_byte() {
+    let mut policy = proxy::Policy::default();
+    let print = |policy: &proxy::Policy, body| {
+        let identity = asked_for(&proxy(policy.clone()), "/a", body);
+        let counted = identity.counted.expect("a part of the request").to_string();
+        for aside in ["oncegate:exact", "oncegate:payment", "p1"] {
+            assert!(!counted.contains(aside), "{aside}: {counted}");
+        }
+        identity.fingerprint
+    };
+    let (one, other) = ("{\"a\":1}", "{ \"a\": 1.0 }");
+    assert_eq!(print(&policy, one), print(&policy, other));
+    policy.compare = Compare::Bytes;
+    assert_eq!(print(&policy, one), print(&policy, one));
+    assert_ne!(print(&policy, one), print(&policy, other));
 }
