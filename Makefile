@@ -10,7 +10,7 @@ run:
 	@scripts/demo
 
 # Builds the programs that a target runs. With BUILT=1 the tests have built them: CI builds no second gateway.
-build = $(if $(BUILT),,cargo build --quiet --profile test $(1:%=--bin %))
+build = $(if $(BUILT),,cargo build --quiet $(1:%=--bin %))
 
 # Most tests wait most of the time, so there are more of them at once than processors.
 TEST = cargo test --quiet --no-fail-fast --no-default-features --features full,crash-points
@@ -62,7 +62,7 @@ store-fixtures:
 # from the repository. Takes git, python3 and redis-server; half an hour.
 upgrade-check:
 	@scripts/setup upgrade-check
-	cargo build --quiet --profile test --no-default-features --features full,crash-points --bin oncegate
+	cargo build --quiet --no-default-features --features full,crash-points --bin oncegate
 	@scripts/upgrade_check
 
 # Formatting, lints of the whole and of the smallest gateway, documentation.
@@ -155,7 +155,7 @@ simulate:
 # docs/evidence/judge.md.
 judge:
 	@scripts/setup judge
-	cargo build --quiet --profile test --no-default-features --features crash-points --bin oncegate --bin judge
+	cargo build --quiet --no-default-features --features crash-points --bin oncegate --bin judge
 	@scripts/judge $(if $(PLANTED),planted)
 
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
