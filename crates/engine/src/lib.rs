@@ -186,6 +186,7 @@ impl Gateway {
             pauses: pauses.clone(),
             sagas: registry.clone(),
             followed: Arc::default(),
+            key_schemes: key_schemes.clone(),
         });
         let notifier = Notifier::new(base.clone(), downstream.clone(), parts.webhook);
         let notifier = Arc::new(notifier);

@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 
-use oncegate_http::problem::{Problem, Slug};
+use oncegate_http::problem::{Effect, Problem, Slug};
 
 /// Seconds after which to ask again for an unknown call that needs an operator.
 const NO_CHECK_PLANNED: u64 = 300;
@@ -219,7 +219,11 @@ pub(crate) fn named(name: &str) -> Result<&'static Answers, String> {
 impl Answers {
     /// The answer for a failure. `is_payment`: whether the request pays.
     pub(crate) fn write(&self, problem: Problem, is_payment: bool) -> Response {
-        let event = Event::of(problem.slug);
+        let event = match Event::of(problem.slug) {
+            // It may be the same call: with another credential that does not show.
+            Event::KeyReused if problem.effect == Effect::Unknown => Event::Unknown,
+            event => event,
+        };
         let problem = match is_payment {
             true => problem.for_payment(),
             false => problem,

@@ -12,6 +12,7 @@ const ROWS: [(&str, &str); 5] = [
         r#"key_scope = "path"
 remember_rejections = true
 never_keep = [401, 402, 403, 408, 409, 425, 429]
+uncounted_headers = ["signature"]
 dedup_window = "24h"
 expired = "new"
 echo_key = true
@@ -41,7 +42,7 @@ answers = "payment"
     (
         "x402",
         r#"unkeyed = "derive"
-key_from = ["/payment/extensions/payment-identifier/info/id"]
+key_from = ["/payment/extensions/payment-identifier/info/id", "/payment"]
 answers = "payment"
 "#,
     ),

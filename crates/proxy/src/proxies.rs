@@ -15,7 +15,7 @@ use oncegate_engine::{
 };
 use oncegate_rules::caller::Caller;
 use oncegate_rules::key;
-use oncegate_rules::proxy::compared_form::{bytes_to_compare, whole_form};
+use oncegate_rules::proxy::compared_form::{bytes_to_compare, is_of_payment, whole_form};
 use oncegate_rules::proxy::encoded::is_encoded;
 use oncegate_rules::proxy::names::{folded, take_out_owned};
 use oncegate_rules::proxy::payment::{is_mixed, is_payment};
@@ -282,6 +282,8 @@ impl Proxies {
             asked.is_forwarded,
         );
         let must_hold_key = must_have_key && keys.is_empty();
+        let has_place = at.tool.key.places.iter().any(is_of_payment);
+        let pays_with_key = has_place && message.pays();
         let read = || -> Result<_, Error> {
             let weight = bytes_to_compare(&message);
             let _reservation = self.engine.memory.to_read(&caller.tenant, weight)?;
@@ -290,6 +292,11 @@ impl Proxies {
                 let mut places = at.tool.key.places.iter();
                 places.any(|place| form.pointer(place.as_str()).is_some_and(|at| !at.is_null()))
             };
+            let is_unread = pays_with_key && message.payment().is_none();
+            if is_unread && keys.is_empty() {
+                let why = "its payment cannot be read, and the key stands in it";
+                return Err(ErrorKind::InvalidRequest(why.into()).alone());
+            }
             if must_hold_key && !holds_key() {
                 return Err(ErrorKind::Key(key::Refused::Missing).alone());
             }

@@ -195,17 +195,19 @@ fn probe_of(mut section: Section<'_, '_>, tool: &mut Tool, path: &str) -> Option
     let names: Vec<(&str, Pointer)> = names
         .map(|name| (name, Pointer::to(&[paths::NAMED, name])))
         .collect();
+    let why = "only what found names tells whether this is the answer";
+    section.check(!answers || section.has("found"), "answers", why);
     let (probe, url) = unknown::probe(section, tool, &names)?;
     Some((Probe { answers, ..probe }, url))
 }
 
-/// The caller's keys of several tenants could meet at the API, where one credential stands for all of them.
+/// The keys of several tenants could meet at the API.
 fn check_key_as_is(tool: &Tool, endpoint: &Endpoint, tenants: usize, section: &Section<'_, '_>) {
     let policy = tool.proxy();
     let is_as_is = policy.is_some_and(|policy| policy.send_key == SendKey::AsIs);
-    let is_shared = tenants > 1 && endpoint.has_credential();
-    let why =
-        "with one credential for several tenants, two tenants could use the same key at the API";
+    let passes = policy.is_some_and(|policy| policy.passes_authorization);
+    let is_shared = tenants > 1 && (!passes || endpoint.has_credential());
+    let why = "the API cannot tell several tenants apart, and two of them could use the same key";
     section.check(!(is_as_is && is_shared), "send_key", why);
 }
 
@@ -240,7 +242,10 @@ fn redaction(mut section: Section<'_, '_>, tool: &mut Tool, policy: &mut Policy)
     let below = |root: &str, pointer: &Pointer| Pointer::to(&[root]).followed_by(pointer);
     let json = |pointer: &Pointer| below("json", pointer);
     // What a probe has found, and what an operator has said.
-    let others = |pointer: &Pointer| [below("probed", pointer), pointer.clone()];
+    let others = |pointer: &Pointer| {
+        let probed = ["probed", "answered"].map(|name| below(name, pointer));
+        [probed.as_slice(), std::slice::from_ref(pointer)].concat()
+    };
     // What has no places is masked as a whole.
     let whole = ["text", "base64"].map(|name| Pointer::to(&[name]));
     let whole = whole.into_iter().filter(|_| !response.is_empty());
@@ -364,6 +369,13 @@ fn check_fit(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
     let sends_none = policy.send_key == SendKey::Never;
     let why = "the API cannot deduplicate by a key that it does not get";
     section.check(!(sends_none && tool.dedup == Dedup::Key), "dedup", why);
+    let of_rules = policy.rules.iter().filter_map(|rule| rule.unkeyed);
+    let passes_some = of_rules
+        .chain([policy.unkeyed])
+        .any(|unkeyed| unkeyed == Unkeyed::Pass);
+    let why =
+        "with key_from each write is guarded: choose refuse or derive for those without a key";
+    section.check(!passes_some || tool.key.places.is_empty(), "unkeyed", why);
 }
 
 fn warn(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {

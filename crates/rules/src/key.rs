@@ -365,6 +365,12 @@ pub fn in_arguments(value: &Value, header: Option<&Key>) -> Result<Key, Refused>
     not_ours(Some(key))?.ok_or(Refused::Missing)
 }
 
+/// The key that a value of a payment makes. It shows nothing of the value, which may be a credential.
+pub fn of_payment(value: &Value) -> Key {
+    let digest: [u8; 32] = Sha256::digest(canonical(&json!({ "payment": value }))).into();
+    Key(hex::encode(&digest[..16]))
+}
+
 /// The prefixes of the gateway's own keys.
 const OWN: [&str; 3] = [COMPENSATION, ELICITATION, CLIENT_CALL];
 

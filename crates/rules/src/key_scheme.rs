@@ -19,10 +19,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::json::canonical;
-use crate::key::{Fingerprint, Folded, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
+use crate::key::{
+    Fingerprint, Folded, Lookup, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID, Source,
+};
 use crate::nulls::{has_nulls, without_nulls};
 use crate::proxy::compared_form::CountedBody;
-use crate::proxy::{Compare, KeyScope, Policy, compared_form, credentials};
+use crate::proxy::{Compare, KeyScope, Policy, SendKey, compared_form, credentials};
 use crate::secret::Secret;
 use crate::tool::Tool;
 
@@ -70,6 +72,9 @@ pub struct KeyScheme {
     /// Of a proxy: whether bodies are compared byte for byte.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     exact: bool,
+    /// Of a proxy: the key that the API gets, if it is not the call's own. It is asked later about the key that it got.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sends: Option<SendKey>,
     /// Whether members that are null count, as they did before 0.3.0. Not stored: calls of either rule have the same
     /// key scheme.
     #[serde(skip)]
@@ -97,6 +102,10 @@ impl KeyScheme {
             exact: tool
                 .proxy()
                 .is_some_and(|policy| policy.compare == Compare::Bytes),
+            sends: tool
+                .proxy()
+                .map(|policy| policy.send_key)
+                .filter(|sends| *sends != SendKey::Derived),
             counts_nulls: false,
         }
     }
@@ -110,6 +119,15 @@ impl KeyScheme {
 
     pub fn to_json(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// The key that the tool gets for a call with this key; `None`: none.
+    pub fn key_sent(&self, source: Source, key: &str, lookup: &Lookup) -> Option<String> {
+        match self.sends {
+            Some(SendKey::Never) => None,
+            Some(SendKey::AsIs) if source == Source::Runtime => Some(key.to_owned()),
+            Some(SendKey::AsIs | SendKey::Derived) | None => Some(lookup.for_tool()),
+        }
     }
 
     /// Whether the business fields name a call, whichever key comes with them.

@@ -26,13 +26,14 @@ mod tests;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use self::form::is_at;
 use self::names::folded;
 use self::paths::Path;
 use self::secrets::is_of_scheme;
 pub use self::secrets::{SECRETS, is_secret};
-use crate::key::{self, Lookup, Pointer};
+use crate::key::Pointer;
 use crate::words::words;
 
 words! {
@@ -95,8 +96,9 @@ words! {
 }
 
 words! {
-    /// The key that the API gets.
-    #[derive(Default)]
+    /// The key that the API gets. The words are stored.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     pub enum SendKey {
         /// The gateway's own for the call.
         #[default]
@@ -268,15 +270,6 @@ impl Policy {
             }
         }
         decided
-    }
-
-    /// The key that the API gets for a call with this key; `None`: none.
-    pub fn key_for_api(&self, source: key::Source, key: &str, lookup: &Lookup) -> Option<String> {
-        match self.send_key {
-            SendKey::Never => None,
-            SendKey::AsIs if source == key::Source::Runtime => Some(key.to_owned()),
-            SendKey::AsIs | SendKey::Derived => Some(lookup.for_tool()),
-        }
     }
 
     /// The number of the first rule that fits, and its treatment.

@@ -130,6 +130,7 @@ pub(super) fn note(tools: &[ToolAt]) -> Option<String> {
 /// The settings that tools and proxies have in common; all others are as in `default`.
 pub fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
     let outcomes = outcomes(section);
+    let remember = section.get_or("remember_rejections", default.remember_rejections);
     Tool {
         timeout: section.get_or("timeout", default.timeout),
         deadline: section.get_or("deadline", default.deadline),
@@ -144,22 +145,21 @@ pub fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
         recheck: unknown::schedule(section.defaulted("recheck")),
         strict: outcomes.strict.unwrap_or(default.strict),
         outcomes: outcomes.listed,
-        never_keep: never_keep(section),
-        remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
+        never_keep: never_keep(section, remember),
+        remember_rejections: remember,
         expired: section.get_or("expired", default.expired),
         ..default
     }
 }
 
-/// Statuses of rejections that are not kept, whatever `remember_rejections` says.
-fn never_keep(section: &mut Section<'_, '_>) -> Vec<u16> {
+/// Statuses of rejections that are not stored all the same. `remember`: others are.
+fn never_keep(section: &mut Section<'_, '_>, remember: bool) -> Vec<u16> {
     let statuses: Vec<u16> = section.get("never_keep").unwrap_or_default();
     let are_refusals = statuses.iter().all(|status| (400..=599).contains(status));
     let why = "these are statuses of refusals, 400 to 599";
     section.check(are_refusals, "never_keep", why);
     let why = "without remember_rejections no rejection is kept";
-    let is_stored = section.has("remember_rejections");
-    section.check(statuses.is_empty() || is_stored, "never_keep", why);
+    section.check(statuses.is_empty() || remember, "never_keep", why);
     statuses
 }
 

@@ -1,7 +1,6 @@
 //! Protocols of agents that buy: each row of settings answers as its protocol asks, on every store.
 
-use reqwest::{Method, RequestBuilder};
-use serde_json::{Value, json};
+use reqwest::RequestBuilder;
 
 use crate::proxies::access::with_tokens;
 use crate::proxies::requests::api;
@@ -13,14 +12,14 @@ on_both_stores! {
     acp_refuses_a_request_without_a_key_and_sends_nothing,
     acp_compares_what_json_means_and_tells_null_from_absent,
     acp_has_keys_for_each_path,
+    acp_knows_keys_from_before_they_counted_for_one_path,
+    a_call_is_asked_about_by_the_key_with_which_it_was_sent,
     acp_replays_with_the_status_the_mark_and_the_callers_key,
     acp_answers_an_unknown_outcome_as_in_flight_until_a_probe_has_the_answer,
     acp_replays_a_refusal_but_none_that_a_credential_may_change,
     acp_takes_an_old_key_for_a_new_request_and_never_one_that_is_unknown,
     ucp_compares_bytes,
     ucp_is_never_answered_409_for_what_is_not_over,
-    x402_executes_a_paid_request_once_for_each_payment_identifier,
-    mpp_settles_each_challenge_once,
 }
 
 const ACP: &str = "profile = \"acp@2026-04-17\"";
@@ -34,7 +33,7 @@ async fn send(gateway: &Gateway, path: &str, key: &str, body: &str) -> Answer {
     with_headers(gateway, path, &[("idempotency-key", key)], body).await
 }
 
-async fn with_headers(
+pub(super) async fn with_headers(
     gateway: &Gateway,
     path: &str,
     headers: &[(&str, &str)],
@@ -67,7 +66,7 @@ fn is_acp_error(answer: &Answer, status: u16, code: &str) {
     assert!(kinds.iter().any(|kind| error["type"] == *kind));
 }
 
-fn is_replay(answer: &Answer) -> bool {
+pub(super) fn is_replay(answer: &Answer) -> bool {
     answer.header("idempotent-replayed") == "true"
 }
 
@@ -91,6 +90,14 @@ async fn acp_compares_what_json_means_and_tells_null_from_absent(stores: &Stores
         let again = send(&gateway, "/checkout_sessions", "k", same).await;
         assert!(again.status == 200 && is_replay(&again), "{}", again.text);
     }
+    let headers = [("idempotency-key", "k"), ("signature", "bmV3")];
+    let body = r#"{"a":1,"b":[1,2]}"#;
+    let anew = with_headers(&gateway, "/checkout_sessions", &headers, body).await;
+    assert!(
+        anew.status == 200 && is_replay(&anew),
+        "signed anew: {}",
+        anew.text
+    );
     for other in [
         r#"{"a":1,"b":[1,2],"c":null}"#,
         r#"{"a":1,"b":[2,1]}"#,
@@ -113,9 +120,29 @@ async fn acp_has_keys_for_each_path(stores: &Stores) {
     let again = send(last, "/checkout_sessions/1", "k", "{}").await;
     assert_eq!((&again.text, is_replay(&again)), (&one.text, true));
     assert_eq!(tool.effects(), 2);
+    // Two spellings that some server takes for one path are one.
+    let spelt = send(last, "/checkout_sessions//%32", "k", "{}").await;
+    is_acp_error(&spelt, 422, "idempotency_conflict");
     // The ledger finds both by the key that their caller knows.
     let listed = gateway.get("/v1/calls?key=k").await.expect_ok();
     assert_eq!(listed.at("/calls").as_array().map(Vec::len), Some(2));
+}
+
+/// A reload does not free a key that was used before it.
+async fn acp_knows_keys_from_before_they_counted_for_one_path(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&api(&tool, "")).await;
+    tool.then(Act::ExecuteThenDrop);
+    let unknown = send(&gateway, "/checkout_sessions/1", "k", "{}").await;
+    unknown.expect_problem("outcome-unknown");
+    assert!(gateway.reload(&api(&tool, ACP)).await);
+    for path in ["/checkout_sessions/1", "/checkout_sessions/2"] {
+        let other = send(&gateway, path, "k", "{\"a\":1}").await;
+        is_acp_error(&other, 422, "idempotency_conflict");
+    }
+    let same = send(&gateway, "/checkout_sessions/1", "k", "{}").await;
+    is_acp_error(&same, 409, "idempotency_in_flight");
+    assert_eq!(tool.requests(), 1);
 }
 
 async fn acp_replays_with_the_status_the_mark_and_the_callers_key(stores: &Stores) {
@@ -220,6 +247,37 @@ async fn acp_takes_an_old_key_for_a_new_request_and_never_one_that_is_unknown(st
     assert_eq!(tool.effects(), 3);
 }
 
+/// Otherwise the API would not know the key, and the call would count as never executed.
+async fn a_call_is_asked_about_by_the_key_with_which_it_was_sent(stores: &Stores) {
+    let tool = Tool::start().await;
+    let books = Tool::start().await;
+    books.always(Act::Tell(202, "", b""));
+    let config = |more: &str| {
+        let probe = format!(
+            "{more}\nunknown = \"probe\"\nrecheck = {{ base = \"100ms\", max = \"100ms\" }}\nprobe = {{ url = \"http://127.0.0.1:{}/{{key}}\" }}",
+            books.port
+        );
+        api(&tool, &probe)
+    };
+    let gateway = stores.gateway(&config("")).await;
+    for (key, more) in [("k1", "send_key = \"as_is\""), ("k2", "")] {
+        tool.then(Act::ExecuteThenDrop);
+        let unknown = send(&gateway, "/orders", key, "{}").await;
+        unknown.expect_problem("outcome-unknown");
+        let sent = tool.seen().last().expect("a request").clone();
+        let sent = sent.header("idempotency-key");
+        assert_eq!(sent == "k2", key == "k2", "{sent}");
+        assert!(gateway.reload(&config(more)).await);
+        let before = books.requests();
+        until("it is asked about", async || {
+            let seen = books.seen();
+            let after = seen.get(before..).unwrap_or_default();
+            after.iter().filter(|seen| seen.line.contains(sent)).count() > 1
+        })
+        .await;
+    }
+}
+
 async fn ucp_compares_bytes(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&ucp(&tool)).await;
@@ -299,96 +357,6 @@ async fn ucp_is_never_answered_409_for_what_is_not_over(stores: &Stores) {
         let content = unknown.at("/content");
         let content = content.as_str().expect("a sentence");
         assert!(content.contains("with the same key"), "{content}");
-    }
-    assert_eq!(tool.effects(), 2);
-}
-
-/// A payment of x402 with this identifier and this payload.
-fn payment(id: &str, payload: &str) -> String {
-    let payment = json!({
-        "x402Version": 2,
-        "payload": payload,
-        "extensions": { "payment-identifier": { "info": { "id": id } } },
-    });
-    base64_of(&payment)
-}
-
-fn base64_of(value: &Value) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(value.to_string())
-}
-
-async fn get(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> Answer {
-    let url = gateway.url(&format!("/proxy/api{path}"));
-    let request = gateway.client.request(Method::GET, url);
-    let headers = headers.iter();
-    let request = headers.fold(request, |request, (name, value)| {
-        request.header(*name, *value)
-    });
-    Answer::to(request).await
-}
-
-async fn x402_executes_a_paid_request_once_for_each_payment_identifier(stores: &Stores) {
-    let tool = Tool::start().await;
-    tool.always(Act::Numbered);
-    let gateway = stores.gateway(&api(&tool, "profile = \"x402\"")).await;
-    tool.then(Act::Answer(402, "payment-required: e30=\r\n", b"{}"));
-    let asked = get(&gateway, "/report", &[]).await;
-    assert_eq!(asked.status, 402, "{}", asked.text);
-    let (id, other) = ("pay_0123456789abcdef", "pay_fedcba9876543210");
-    let paid = async |path: &str, id: &str, payload: &str| {
-        let payment = payment(id, payload);
-        get(&gateway, path, &[("payment-signature", &*payment)]).await
-    };
-    let first = paid("/report", id, "p1").await;
-    assert_eq!(first.status, 200, "{}", first.text);
-    // Also with another payload of the payment: it is the same purchase.
-    for payload in ["p1", "p2"] {
-        let again = paid("/report", id, payload).await;
-        assert_eq!((&again.text, is_replay(&again)), (&first.text, true));
-    }
-    let reused = paid("/other", id, "p1").await;
-    assert_eq!(reused.status, 409, "{}", reused.text);
-    let second = paid("/report", other, "p3").await;
-    assert_ne!(second.text, first.text, "another purchase");
-    assert_eq!(tool.effects(), 2);
-}
-
-async fn mpp_settles_each_challenge_once(stores: &Stores) {
-    let tool = Tool::start().await;
-    let gateway = stores.gateway(&api(&tool, "profile = \"mpp\"")).await;
-    let challenge = "www-authenticate: Payment id=\"c1\"\r\n";
-    tool.then(Act::Answer(402, challenge, b"{}"));
-    let asked = with_headers(&gateway, "/buy", &[], "{}").await;
-    assert_eq!(asked.status, 402, "{}", asked.text);
-    let credential = |id: &str| {
-        let credential = json!({ "challenge": { "id": id }, "payload": { "token": "secret" } });
-        format!("Payment {}", base64_of(&credential))
-    };
-    let pay = async |id: &str| {
-        let credential = credential(id);
-        let headers = [("authorization", &*credential)];
-        with_headers(&gateway, "/buy", &headers, "{}").await
-    };
-    let receipt = "payment-receipt: cmVjZWlwdA\r\n";
-    tool.then(Act::Answer(200, receipt, b"{\"sold\":1}"));
-    for is_again in [false, true, true] {
-        let paid = pay("c1").await;
-        assert_eq!(
-            (paid.status, is_replay(&paid)),
-            (200, is_again),
-            "{}",
-            paid.text
-        );
-        assert_eq!(paid.header("payment-receipt"), "cmVjZWlwdA");
-    }
-    // Its outcome is unknown: no challenge, and nothing that a client takes for another payload.
-    tool.then(Act::ExecuteThenDrop);
-    for _ in 0..2 {
-        let unknown = pay("c2").await;
-        assert_eq!(unknown.status, 503, "{}", unknown.text);
-        assert_eq!(unknown.header("www-authenticate"), "");
-        assert!(!unknown.header("retry-after").is_empty());
     }
     assert_eq!(tool.effects(), 2);
 }

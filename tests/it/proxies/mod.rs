@@ -9,6 +9,7 @@ pub mod guard; // other spellings of paths, methods and names
 pub mod origin; // answers of others are never active on the gateway's origin
 pub mod payments; // agents that pay
 pub mod profiles; // rows of settings for protocols
+pub mod purchases; // what counts as one purchase of an agent that pays
 pub mod requests; // requests that pass, and what is kept of them
 pub mod rules; // what a rule says of a path
 pub mod wire; // heads and bodies as they are

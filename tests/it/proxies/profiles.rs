@@ -111,6 +111,14 @@ async fn what_does_not_fit_a_row_is_refused_with_its_place() {
             "proxies.api.dedup: the API cannot deduplicate",
         ),
         (
+            "probe = { url = \"http://127.0.0.1:9/{key}\", answers = true }",
+            "probe.answers: only what found names",
+        ),
+        (
+            "unkeyed = \"pass\"\nkey_from = [\"/body/id\"]",
+            "proxies.api.unkeyed: with key_from each write is guarded",
+        ),
+        (
             "[[proxies.api.rules]]\npath = \"/a/{x}/{x}\"\nas = \"write\"",
             "two segments have the same name",
         ),

@@ -11,6 +11,7 @@ use super::outgoing::{outgoing, probe_url};
 use super::prepared::PreparedCall;
 use crate::base::Base;
 use crate::base::measured::with_call_context;
+use crate::key_schemes::KeySchemes;
 use crate::sagas::SagaRegistry;
 use crate::tools::ToolAt;
 use crate::tools::followed::Followed;
@@ -61,9 +62,21 @@ pub struct Sender {
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) sagas: Arc<SagaRegistry>,
     pub(crate) followed: Arc<Followed>,
+    pub(crate) key_schemes: Arc<KeySchemes>,
 }
 
 impl Sender {
+    /// The key with which the runs of a call are sent; `None`: with none. It is the same for all of them.
+    ///
+    /// # Errors
+    /// The configuration was another one when the call was made, and it is not known which.
+    fn key_sent(&self, at: &ToolAt, record: &Record) -> Result<Option<String>, String> {
+        let intent = &record.intent;
+        let key_scheme = self.key_schemes.of_call(at, intent);
+        let key_scheme = key_scheme.ok_or("it is not known how its key is sent")?;
+        Ok(key_scheme.key_sent(intent.key_source, &intent.key, &intent.lookup))
+    }
+
     /// Makes one request to the tool, and judges what it proves.
     ///
     /// `is_sent_again`: an MCP server had forgotten the session of an earlier attempt of this run.
@@ -100,7 +113,9 @@ impl Sender {
         };
         let span = trace.attempt(record, span_id);
         let headers = trace.headers(span_id);
-        let made = outgoing(call, record, headers, deadline, is_sent_again);
+        let key = self.key_sent(&call.at, record);
+        let made =
+            key.and_then(|key| outgoing(call, record, headers, deadline, is_sent_again, key));
         let (endpoint, request) = match made {
             Ok((endpoint, request)) => {
                 let takes_task = self.takes_task(call, record);
@@ -219,11 +234,12 @@ impl Sender {
             return Ok((read_mcp_probe(&answer, &asks.found), None));
         }
         let party = Party::tool(&intent.tenant, &intent.tool);
-        let sent = at
-            .tool
-            .key_sent(intent.key_source, &intent.key, &intent.lookup);
-        let key = sent.unwrap_or_else(|| intent.lookup.for_tool());
-        let url = probe_url(&at.tool, &intent.args, &key)?;
+        let key = self.key_sent(at, record)?;
+        let asks_for_key = at.tool.probe().is_some_and(|probe| probe.target.has_key());
+        if key.is_none() && asks_for_key {
+            return Err("the API got no key, so it cannot be asked for one".into());
+        }
+        let url = probe_url(&at.tool, &intent.args, &key.unwrap_or_default())?;
         let probing = self.downstream.probe(&at.endpoint, party, &url, by);
         let (status, body, retry_after) = probing.await?;
         let finding = read_probe(&at.tool, status, &body);
@@ -235,7 +251,10 @@ impl Sender {
 fn marked_as_probed(at: &ToolAt, finding: Finding) -> Finding {
     match finding {
         Finding::Found(Content::Stored(json)) if at.tool.is_proxy() => {
-            let found = [b"{\"probed\":", json.as_ref(), b"}"].concat();
+            // What becomes the answer is told from what was only found, also after a reload.
+            let answers = at.tool.probe().is_some_and(|probe| probe.answers);
+            let name: &[u8] = if answers { b"answered" } else { b"probed" };
+            let found = [b"{\"", name, b"\":", json.as_ref(), b"}"].concat();
             Finding::Found(Content::Stored(found.into()))
         }
         other => other,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::prepared::PreparedCall;
 use crate::tools::ToolAt;
-use oncegate_rules::proxy::{Policy, paths, stored_form};
+use oncegate_rules::proxy::{paths, stored_form};
 use oncegate_rules::record::{CallId, Record};
 use oncegate_rules::redact;
 use oncegate_rules::request::{KEY_HEADER, Mistakes};
@@ -64,7 +64,8 @@ impl<'a> ToolRequest<'a> {
 
 /// The endpoint and the request of an attempt. `trace` are headers.
 ///
-/// `is_sent_again`: an MCP server had forgotten the session of an earlier attempt of this run.
+/// `is_sent_again`: an MCP server had forgotten the session of an earlier attempt of this run. `key_sent`: the key that an API gets
+/// whose callers use it as it is.
 ///
 /// # Errors
 /// By today's configuration the arguments make no request.
@@ -74,6 +75,7 @@ pub(super) fn outgoing<'a>(
     trace: Vec<(&'static str, String)>,
     send_before: Deadline,
     is_sent_again: bool,
+    key_sent: Option<String>,
 ) -> Result<(Cow<'a, Endpoint>, Request), String> {
     let (tool, intent) = (&call.at.tool, &record.intent);
     // Masked arguments are known only from the request itself.
@@ -84,7 +86,7 @@ pub(super) fn outgoing<'a>(
     };
     let key = intent.lookup.for_tool();
     let made = match tool.proxy() {
-        Some(policy) => proxied(call, record, policy)?,
+        Some(policy) => proxied(call, record, &policy.key_header, key_sent)?,
         None => {
             let mut made = ToolRequest::new(&call.at, args, &key, intent.call_id)?;
             let headers = &mut made.headers;
@@ -121,15 +123,16 @@ pub(super) fn outgoing<'a>(
 fn proxied<'a>(
     call: &'a PreparedCall,
     record: &Record,
-    policy: &Policy,
+    key_header: &str,
+    key: Option<String>,
 ) -> Result<ToolRequest<'a>, String> {
     let intent = &record.intent;
     let stored = || stored_form::message(&intent.args).map(Arc::new);
     let message = call.message.clone().or_else(stored);
     let message = message.ok_or("the request is not stored as a whole")?;
     let (endpoint, mut headers) = call.at.endpoint.for_message(&message)?;
-    if let Some(key) = policy.key_for_api(intent.key_source, &intent.key, &intent.lookup) {
-        add_header(&mut headers, &policy.key_header, &key);
+    if let Some(key) = key {
+        add_header(&mut headers, key_header, &key);
     }
     Ok(ToolRequest {
         endpoint: Cow::Owned(endpoint),

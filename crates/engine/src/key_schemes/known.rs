@@ -15,7 +15,7 @@ use crate::tools::ToolAt;
 use oncegate_rules::document::Kind;
 use oncegate_rules::key_scheme::stored::{Remembered, name_of};
 use oncegate_rules::key_scheme::{KeyScheme, KeySchemeId};
-use oncegate_rules::record::{Holder, Record};
+use oncegate_rules::record::{Holder, Intent, Record};
 use oncegate_store as store;
 
 /// The key schemes that a gateway knows.
@@ -88,6 +88,20 @@ impl KeySchemes {
         earlier
             .map(|one| (one.id, one.key_scheme.clone()))
             .collect()
+    }
+
+    /// The key scheme by which a call was made. `None`: it is not known, and calls may be sent in different ways.
+    pub(crate) fn of_call(&self, at: &ToolAt, intent: &Intent) -> Option<Arc<KeyScheme>> {
+        if intent.key_scheme == at.key_scheme_id {
+            return Some(at.key_scheme.clone());
+        }
+        let known = self.known.load();
+        let found = known.find(&at.tool.name, intent.key_scheme);
+        // A tool that is not a proxy is sent every key in the same way.
+        let is_alike = !at.tool.is_proxy();
+        found
+            .map(|one| one.key_scheme.clone())
+            .or_else(|| is_alike.then(|| at.key_scheme.clone()))
     }
 
     /// Whether these are a tool's key schemes except today's.

@@ -83,6 +83,7 @@ impl Print {
             is_as_today: today.ignore == key_scheme.ignore
                 && today.headers == key_scheme.headers
                 && today.fold == key_scheme.fold
+                && today.exact == key_scheme.exact
                 && today.keeps_member == key_scheme.keeps_member,
             counts_credentials: key_scheme.counts_credentials_of(today),
             misses_credential: key_scheme.misses_credential(today, args),

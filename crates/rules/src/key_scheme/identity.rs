@@ -9,7 +9,7 @@ use super::fingerprints::Fingerprints;
 use super::{KeyScheme, KeySchemeId};
 use crate::key::{self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Refused, Source};
 use crate::mcp::elicitation;
-use crate::proxy::{compared_form, credentials};
+use crate::proxy::{compared_form, credentials, paths};
 use crate::record::{Intent, Record};
 use crate::secret::Secrets;
 
@@ -119,7 +119,11 @@ pub fn identify(
     let older: Vec<KeyScheme> = older.collect();
     for key_scheme in earlier_key_schemes().chain(&older) {
         let key = key_scheme.choose(asking, &key_scheme.counted(asking.args));
-        for named in key_scheme.lookups(asking, &key, true) {
+        for mut named in key_scheme.lookups(asking, &key, true) {
+            // The same key may stand for the same path: with another body it is reused, as it was before.
+            if named.by == By::Runtime && key_scheme.per_path != today.per_path {
+                named.part = Part::Fallback;
+            }
             add(key_scheme, named);
         }
     }
@@ -254,17 +258,26 @@ impl KeyScheme {
     /// The key that the caller's runtime brought: beside the arguments, or in them.
     fn runtime(&self, asking: &Asking<'_>) -> Result<Option<Key>, Refused> {
         let values = self.places.iter();
-        let mut values = values.filter_map(|place| asking.args.pointer(place.as_str()));
-        match values.find(|value| !value.is_null()) {
-            Some(value) => key::in_arguments(value, asking.runtime).map(Some),
-            None => Ok(asking.runtime.cloned()),
+        let mut values = values.filter_map(|place| {
+            let value = asking.args.pointer(place.as_str());
+            let value = value.filter(|value| !value.is_null());
+            value.map(|value| (compared_form::is_of_payment(place), value))
+        });
+        match (values.next(), asking.runtime) {
+            // The server has chosen what stands in a payment, and the client its own key.
+            (Some((true, _)) | None, runtime @ Some(_)) => Ok(runtime.cloned()),
+            (Some((true, value)), None) => Ok(Some(key::of_payment(value))),
+            (Some((false, value)), runtime) => key::in_arguments(value, runtime).map(Some),
+            (None, None) => Ok(None),
         }
     }
 
     /// A key, with what it counts for. Line breaks are in no key.
+    ///
+    /// Two paths that some server takes for the same one are one path.
     fn within_scope<'a>(&self, key: &'a Key, args: &Value) -> Cow<'a, str> {
         match args["path"].as_str().filter(|_| self.per_path) {
-            Some(path) => Cow::Owned(format!("{}\n{path}", key.as_str())),
+            Some(path) => Cow::Owned(format!("{}\n{}", key.as_str(), paths::plainest(path))),
             None => Cow::Borrowed(key.as_str()),
         }
     }

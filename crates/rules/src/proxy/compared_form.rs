@@ -162,13 +162,20 @@ pub fn places(pointer: &Pointer) -> Vec<Pointer> {
 pub fn places_of_key(pointer: &Pointer) -> Vec<Pointer> {
     let steps: Vec<String> = pointer.steps().collect();
     match steps.split_first() {
-        Some((root, inner)) if root == "payment" && !inner.is_empty() => {
+        Some((root, inner)) if root == "payment" => {
             let payment = Pointer::to(&[PAYMENT]);
             vec![inner.iter().fold(payment, |at, step| at.below(step))]
         }
-        // In a form a name has a list of values, and a key is one of them.
+        // In a form a name has a list of values, and a key is one of them. A body may be encoded.
         _ => places(pointer)
             .into_iter()
+            .flat_map(|place| {
+                let in_decoded = place.as_str().strip_prefix("/body");
+                let in_decoded = in_decoded.and_then(|rest| rest.parse().ok());
+                let decoded =
+                    in_decoded.map(|rest: Pointer| Pointer::to(&[DECODED]).followed_by(&rest));
+                std::iter::once(place).chain(decoded)
+            })
             .map(|place| {
                 let is_form = place.steps().nth(1).is_some_and(|step| step == "form");
                 match is_form {
@@ -178,6 +185,11 @@ pub fn places_of_key(pointer: &Pointer) -> Vec<Pointer> {
             })
             .collect(),
     }
+}
+
+/// Whether a place of a key is in the payment of the request.
+pub fn is_of_payment(place: &Pointer) -> bool {
+    Pointer::to(&[PAYMENT]).holds(place)
 }
 
 fn body(message: &Message) -> Value {

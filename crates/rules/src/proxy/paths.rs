@@ -63,6 +63,8 @@ pub(super) struct Path {
     clear: Option<String>,
     /// Its segments without what servers read in different ways.
     blurred: Vec<String>,
+    /// The same for a server that splits the path before it decodes it.
+    apart: Vec<String>,
 }
 
 impl Path {
@@ -70,6 +72,7 @@ impl Path {
         Self {
             clear: is_clear(path).then(|| plain(path)),
             blurred: blurred(path),
+            apart: apart(path),
         }
     }
 
@@ -90,12 +93,26 @@ impl Path {
     ///
     /// Servers may leave out case, parameters, what looks like an extension, and spaces and dots at an end.
     pub(super) fn may_be_below(&self, prefix: &str) -> bool {
-        let (path, prefix) = (&self.blurred, blurred(prefix));
-        let last = path.len().saturating_sub(1);
-        let pairs = path.iter().zip(&prefix).enumerate();
-        let mut fits = pairs.map(|(at, (segment, wanted))| may_be(segment, wanted, at == last));
-        prefix.len() <= path.len() && fits.all(|fits| fits)
+        let prefix = blurred(prefix);
+        let fits = |path: &[String]| {
+            let last = path.len().saturating_sub(1);
+            let pairs = path.iter().zip(&prefix).enumerate();
+            let mut fits = pairs.map(|(at, (segment, wanted))| may_be(segment, wanted, at == last));
+            prefix.len() <= path.len() && fits.all(|fits| fits)
+        };
+        fits(&self.blurred) || fits(&self.apart)
     }
+}
+
+/// The path without what servers read in different ways.
+pub fn plainest(path: &str) -> String {
+    blurred(path).join("/")
+}
+
+/// The segments of a path that is split before it is decoded, each without what servers read in different ways.
+fn apart(path: &str) -> Vec<String> {
+    let segments = segments(path).map(|segment| blurred(segment).join("/"));
+    segments.filter(|segment| !segment.is_empty()).collect()
 }
 
 /// Whether every server reads the path in the same way.
@@ -234,6 +251,10 @@ mod tests {
             "/sessions/7/8/complete",
         ] {
             assert!(!Path::of(path).may_be_below(rule), "{path}");
+            assert!(!Path::of(path).is_surely_below(rule), "{path}");
+        }
+        for path in ["/sessions/7%3F/complete", "/sessions/7%2Fx/complete"] {
+            assert!(Path::of(path).may_be_below(rule), "{path}");
             assert!(!Path::of(path).is_surely_below(rule), "{path}");
         }
         let id = |path| named_segments(rule, path).map(|names| names[0].clone());

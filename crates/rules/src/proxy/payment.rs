@@ -55,7 +55,7 @@ impl Message {
     }
 
     /// The payment as JSON. `None`: there is none, there are several, or it is not JSON in base64.
-    pub(super) fn payment(&self) -> Option<Value> {
+    pub fn payment(&self) -> Option<Value> {
         let headers = self.headers.iter();
         let mut payments = headers.filter(|(name, value)| is_payment(name, value));
         let (Some((name, value)), None) = (payments.next(), payments.next()) else {

@@ -41,12 +41,12 @@ struct ReplyHead {
     status: u16,
 }
 
-/// What a probe has found.
+/// What a probe was told in place of an answer.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Probed<'a> {
+struct Answered<'a> {
     #[serde(borrow)]
-    probed: &'a RawValue,
+    answered: &'a RawValue,
 }
 
 impl Reply {
@@ -84,14 +84,14 @@ impl Reply {
         true
     }
 
-    /// What a probe has found, as an answer; `None`: it is none.
+    /// What a probe was told in place of an answer, as that answer; `None`: nothing was.
     pub fn of_probe(json: &[u8]) -> Option<Self> {
-        let probed: Probed<'_> = serde_json::from_slice(json).ok()?;
+        let probed: Answered<'_> = serde_json::from_slice(json).ok()?;
         let json = ("content-type".to_owned(), "application/json".to_owned());
         Some(Self {
             status: 200,
             headers: vec![json],
-            body: probed.probed.get().to_owned().into(),
+            body: probed.answered.get().to_owned().into(),
         })
     }
 

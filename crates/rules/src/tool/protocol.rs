@@ -2,7 +2,7 @@
 
 use super::{Errors, Tool};
 use crate::compensation::Template;
-use crate::key::{self, Lookup, Pointer};
+use crate::key::Pointer;
 use crate::proxy;
 use crate::request::{Shape, Target};
 
@@ -116,14 +116,6 @@ impl Tool {
                 probe.as_ref()
             }
             Protocol::Mcp(_) => None,
-        }
-    }
-
-    /// The key that the tool gets for a call with this key; `None`: none.
-    pub fn key_sent(&self, source: key::Source, key: &str, lookup: &Lookup) -> Option<String> {
-        match self.proxy() {
-            Some(policy) => policy.key_for_api(source, key, lookup),
-            None => Some(lookup.for_tool()),
         }
     }
 
