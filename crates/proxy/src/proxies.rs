@@ -282,8 +282,8 @@ impl Proxies {
             asked.is_forwarded,
         );
         let must_hold_key = must_have_key && keys.is_empty();
-        let has_place = at.tool.key.places.iter().any(is_of_payment);
-        let pays_with_key = has_place && message.pays();
+        let may_be_of_payment = at.tool.key.places.iter().any(is_of_payment);
+        let pays_with_key = may_be_of_payment && message.pays();
         let read = || -> Result<_, Error> {
             let weight = bytes_to_compare(&message);
             let _reservation = self.engine.memory.to_read(&caller.tenant, weight)?;

@@ -4,6 +4,7 @@
 
 mod fold; // fields that people type
 pub mod nulls; // members that are null
+pub mod places; // keys in arguments and in payments
 pub mod secret; // what fingerprints are made with
 mod spelling; // the bytes of a key as other systems print them
 
@@ -350,25 +351,6 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
         (header, body) => header.or(body),
     };
     not_ours(key)
-}
-
-/// The key of a request that has one in its arguments, beside what it may have in its header.
-///
-/// # Errors
-/// The value is not a key, or the two keys differ.
-pub fn in_arguments(value: &Value, header: Option<&Key>) -> Result<Key, Refused> {
-    let key = value.as_str().and_then(|text| Key::parse(text).ok());
-    let key = key.ok_or(Refused::Invalid("arguments"))?;
-    if header.is_some_and(|header| *header != key) {
-        return Err(Refused::Conflict);
-    }
-    not_ours(Some(key))?.ok_or(Refused::Missing)
-}
-
-/// The key that a value of a payment makes. It shows nothing of the value, which may be a credential.
-pub fn of_payment(value: &Value) -> Key {
-    let digest: [u8; 32] = Sha256::digest(canonical(&json!({ "payment": value }))).into();
-    Key(hex::encode(&digest[..16]))
 }
 
 /// The prefixes of the gateway's own keys.

@@ -11,7 +11,7 @@ const TOKENS: [(&str, &str, &str); 3] = [
     ("reader", "a", "[\"read\"]"),
 ];
 
-pub(crate) fn with_tokens(tool: &Tool, more: &str) -> String {
+fn with_tokens(tool: &Tool, more: &str) -> String {
     let token = |(name, tenant, scopes): (&str, &str, &str)| {
         let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(name));
         format!(

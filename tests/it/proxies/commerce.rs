@@ -2,7 +2,6 @@
 
 use reqwest::RequestBuilder;
 
-use crate::proxies::access::with_tokens;
 use crate::proxies::requests::api;
 use crate::support::redis::Redis;
 use crate::support::stores::{Stores, on_both_stores};
@@ -26,7 +25,12 @@ const ACP: &str = "profile = \"acp@2026-04-17\"";
 
 /// A proxy for UCP. Signatures cover the name by which a caller calls it.
 fn ucp(tool: &Tool) -> String {
-    with_tokens(tool, "host = \"shop.example\"\nprofile = \"ucp\"")
+    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest("agent"));
+    let token = format!(
+        "[[auth.tokens]]\nname = \"agent\"\ntenant = \"shop\"\nsha256 = \"{digest}\"\nscopes = [\"call\"]\n"
+    );
+    let proxy = api(tool, "host = \"shop.example\"\nprofile = \"ucp\"");
+    format!("{token}{proxy}")
 }
 
 async fn send(gateway: &Gateway, path: &str, key: &str, body: &str) -> Answer {

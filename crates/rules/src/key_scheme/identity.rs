@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 
 use super::fingerprints::Fingerprints;
 use super::{KeyScheme, KeySchemeId};
-use crate::key::{self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Refused, Source};
+use crate::key::{
+    self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Refused, Source, places,
+};
 use crate::mcp::elicitation;
 use crate::proxy::{compared_form, credentials, paths};
 use crate::record::{Intent, Record};
@@ -266,8 +268,8 @@ impl KeyScheme {
         match (values.next(), asking.runtime) {
             // The server has chosen what stands in a payment, and the client its own key.
             (Some((true, _)) | None, runtime @ Some(_)) => Ok(runtime.cloned()),
-            (Some((true, value)), None) => Ok(Some(key::of_payment(value))),
-            (Some((false, value)), runtime) => key::in_arguments(value, runtime).map(Some),
+            (Some((true, value)), None) => Ok(Some(places::of_payment(value))),
+            (Some((false, value)), runtime) => places::in_arguments(value, runtime).map(Some),
             (None, None) => Ok(None),
         }
     }
