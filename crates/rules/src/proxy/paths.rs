@@ -84,7 +84,9 @@ impl Path {
         let prefix = plain(prefix);
         let (mut segments, mut wanted) = (path.split('/'), prefix.split('/'));
         wanted.all(|wanted| {
-            let is_it = |segment| segment == wanted || is_any(wanted);
+            // Some server would end the path or the segment there.
+            let is_whole = |segment: &str| !segment.contains(['?', '#', ';', '%']);
+            let is_it = |segment| segment == wanted || is_any(wanted) && is_whole(segment);
             segments.next().is_some_and(is_it)
         })
     }

@@ -131,7 +131,7 @@ fn redacted_arguments_give_a_name_under_every_secret_of_the_store() {
 fn a_key_in_the_arguments_is_the_runtimes_and_calls_from_before_are_still_found() {
     let (plain, mut placed) = (tool("act"), tool("act"));
     placed.key.places = pointers(&["/meta/key", "/key"]);
-    let args = json!({ "meta": { "key": "k" }, "key": null });
+    let args = json!({ "meta": { "key": "k" } });
     let found = |today, earlier: &[&Tool]| lookups(today, earlier, None, &args, &SECRETS);
     let (derived, ..) = found(&plain, &[])[0].clone();
     let runtime = |part| ("k".to_owned(), Source::Runtime, part);
@@ -147,6 +147,8 @@ fn a_key_in_the_arguments_is_the_runtimes_and_calls_from_before_are_still_found(
         chosen.map(|chosen| chosen.key.as_str().to_owned())
     };
     assert_eq!(key(Some("k"), args.clone()), Ok("k".to_owned()));
+    let second = json!({ "meta": { "key": null }, "key": "k" });
+    assert_eq!(key(None, second), Ok("k".to_owned()));
     assert_eq!(key(Some("other"), args), Err(Refused::Conflict));
     for wrong in [json!(7), json!(""), json!("a b")] {
         let invalid = Err(Refused::Invalid("arguments"));
