@@ -1,4 +1,4 @@
-//! The gateway's own answers, in the words of the protocols that agents speak.
+//! The gateway's own answers, in the forms that protocols of agents define.
 //!
 //! A client must never see an answer that its protocol reads as "make a new key". So what is not over yet, and what is not
 //! known, has the status at which clients of the protocol send the same request again, and says when.

@@ -32,7 +32,7 @@
 //! assert_eq!(config.tools[0].tool.name, "shop");
 //! ```
 
-mod answers; // the gateway's own answers, in the words of protocols
+mod answers; // the gateway's own answers, in the forms of protocols
 mod contained; // what every answer says to browsers and caches
 pub mod profiles; // rows of settings for protocols
 mod proxies; // requests become calls, or are forwarded
@@ -124,7 +124,7 @@ async fn to_host(State(proxy): State<Proxy>, request: Request, next: Next) -> Re
     }
 }
 
-/// Answers one request in the words of the proxy's protocol. `proxy`: its name, and its path at this gateway.
+/// Answers one request in the form of the proxy's protocol. `proxy`: its name, and its path at this gateway.
 async fn answer(proxy: &Proxy, at: (&str, &str), path: &str, request: Request) -> Response {
     let entry = proxy.proxies.entry(at.0);
     let (headers, pays) = (request.headers(), pays(request.headers()));

@@ -173,19 +173,29 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     }
 }
 
-/// The name of the protocol in whose words the gateway answers.
+/// The name of the form of the gateway's own answers.
 fn answers(section: &mut Section<'_, '_>) -> String {
     let read = |name: &str| answers::named(name).map(|_| name.to_owned());
     section.parsed("answers", read).unwrap_or_default()
 }
 
-/// Where a request may have its key, if it has none in its header: `/body/member`, `/query/name` or `/payment/member`.
+/// Where a request may have its key, if it has none in its header.
 fn places_of_keys(section: &mut Section<'_, '_>) -> Vec<Pointer> {
-    let pointers = section.pointers("key_from");
-    let is_known = |pointer: &Pointer| !places_of_key(pointer).is_empty();
-    let why = "this begins with /body/, /query/ or /payment/";
-    section.check(pointers.iter().all(is_known), "key_from", why);
-    pointers.iter().flat_map(places_of_key).collect()
+    let why = "this begins with /body/, /query/ or /payment";
+    pointers_to(section, "key_from", places_of_key, why)
+}
+
+/// Pointers, each as the places in a compared form that it means. `otherwise`: what is said of one that means none.
+fn pointers_to(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    places: fn(&Pointer) -> Vec<Pointer>,
+    otherwise: &str,
+) -> Vec<Pointer> {
+    let pointers = section.pointers(key);
+    let is_known = |pointer: &Pointer| !places(pointer).is_empty();
+    section.check(pointers.iter().all(is_known), key, otherwise);
+    pointers.iter().flat_map(places).collect()
 }
 
 /// The probe of a proxy or of a rule with this path.
@@ -226,11 +236,12 @@ fn header_names(section: &mut Section<'_, '_>, key: &'static str) -> Vec<String>
 
 /// Parts of a request that change by themselves, as pointers into its compared form.
 fn ignored(section: &mut Section<'_, '_>) -> Vec<Pointer> {
-    let pointers = section.pointers("ignore");
-    let is_known = |pointer: &Pointer| !places(pointer).is_empty();
-    let why = "this begins with /query/ or /body/";
-    section.check(pointers.iter().all(is_known), "ignore", why);
-    pointers.iter().flat_map(places).collect()
+    pointers_to(
+        section,
+        "ignore",
+        places,
+        "this begins with /query/ or /body/",
+    )
 }
 
 /// The secret parts of requests and answers.
@@ -331,6 +342,7 @@ fn of_rule(
         if let Protocol::Proxy(proxy) = &mut tool.protocol {
             proxy.path = Some(path.to_owned());
         }
+        check_probe(&tool, &section);
         if tool.unknown == OnUnknown::Hold && !holds {
             tool.unknown = OnUnknown::Probe;
         }
@@ -369,6 +381,16 @@ fn check_fit(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
     let sends_none = policy.send_key == SendKey::Never;
     let why = "the API cannot deduplicate by a key that it does not get";
     section.check(!(sends_none && tool.dedup == Dedup::Key), "dedup", why);
+    let stored = |pointer: &Pointer| Pointer::to(&["body", "json"]).followed_by(pointer);
+    let is_secret = |place: &Pointer| {
+        policy
+            .redact
+            .iter()
+            .any(|secret| stored(secret).overlaps(place))
+    };
+    let why = "a key is stored, and redact.request says that this value is not";
+    section.check(!tool.key.places.iter().any(is_secret), "key_from", why);
+    check_probe(tool, section);
     let of_rules = policy.rules.iter().filter_map(|rule| rule.unkeyed);
     let passes_some = of_rules
         .chain([policy.unkeyed])
@@ -376,6 +398,16 @@ fn check_fit(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
     let why =
         "with key_from each write is guarded: choose refuse or derive for those without a key";
     section.check(!passes_some || tool.key.places.is_empty(), "unkeyed", why);
+}
+
+/// A probe by a key asks for the key that the API got.
+fn check_probe(tool: &Tool, section: &Section<'_, '_>) {
+    let sends_none = tool
+        .proxy()
+        .is_some_and(|policy| policy.send_key == SendKey::Never);
+    let has_key = tool.probe().is_some_and(|probe| probe.target.has_key());
+    let why = "the API gets no key, so it cannot be asked for {key}";
+    section.check(!(sends_none && has_key), "probe", why);
 }
 
 fn warn(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {

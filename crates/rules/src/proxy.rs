@@ -164,7 +164,7 @@ pub struct Policy {
     pub authority: Authority,
     /// Whether each answer says the caller's key in the header of the key.
     pub echoes_key: bool,
-    /// The name of the protocol in whose words the gateway answers.
+    /// The name of the form of the gateway's own answers.
     pub answers: String,
     /// The name of the row that presets these settings.
     pub profile: Option<String>,

@@ -147,6 +147,17 @@ async fn acp_knows_keys_from_before_they_counted_for_one_path(stores: &Stores) {
     let same = send(&gateway, "/checkout_sessions/1", "k", "{}").await;
     is_acp_error(&same, 409, "idempotency_in_flight");
     assert_eq!(tool.requests(), 1);
+    // A key that was not used before counts for each path.
+    for path in ["/checkout_sessions/1", "/checkout_sessions/2"] {
+        // Once every gateway of the store knows so.
+        until("it has run", async || {
+            let new = send(&gateway, path, "new", "{}").await;
+            assert!([200, 503].contains(&new.status), "{}", new.text);
+            new.status == 200
+        })
+        .await;
+    }
+    assert_eq!(tool.requests(), 3);
 }
 
 async fn acp_replays_with_the_status_the_mark_and_the_callers_key(stores: &Stores) {
@@ -263,7 +274,7 @@ async fn a_call_is_asked_about_by_the_key_with_which_it_was_sent(stores: &Stores
         );
         api(&tool, &probe)
     };
-    let gateway = stores.gateway(&config("")).await;
+    let mut gateway = stores.gateway(&config("")).await;
     for (key, more) in [("k1", "send_key = \"as_is\""), ("k2", "")] {
         tool.then(Act::ExecuteThenDrop);
         let unknown = send(&gateway, "/orders", key, "{}").await;
@@ -271,7 +282,8 @@ async fn a_call_is_asked_about_by_the_key_with_which_it_was_sent(stores: &Stores
         let sent = tool.seen().last().expect("a request").clone();
         let sent = sent.header("idempotency-key");
         assert_eq!(sent == "k2", key == "k2", "{sent}");
-        assert!(gateway.reload(&config(more)).await);
+        // Started anew, it knows the configuration of before from the store alone.
+        gateway = gateway.restart_with(&config(more)).await;
         let before = books.requests();
         until("it is asked about", async || {
             let seen = books.seen();

@@ -115,6 +115,14 @@ async fn what_does_not_fit_a_row_is_refused_with_its_place() {
             "probe.answers: only what found names",
         ),
         (
+            "send_key = \"none\"\nprobe = { url = \"http://127.0.0.1:9/{key}\" }",
+            "proxies.api.probe: the API gets no key",
+        ),
+        (
+            "key_from = [\"/body/id\"]\nredact = { request = [\"/id\"] }",
+            "proxies.api.key_from: a key is stored",
+        ),
+        (
             "unkeyed = \"pass\"\nkey_from = [\"/body/id\"]",
             "proxies.api.unkeyed: with key_from each write is guarded",
         ),

@@ -70,10 +70,9 @@ impl Sender {
     ///
     /// # Errors
     /// The configuration was another one when the call was made, and it is not known which.
-    fn key_sent(&self, at: &ToolAt, record: &Record) -> Result<Option<String>, String> {
+    async fn key_sent(&self, at: &ToolAt, record: &Record) -> Result<Option<String>, String> {
         let intent = &record.intent;
-        let key_scheme = self.key_schemes.of_call(at, intent);
-        let key_scheme = key_scheme.ok_or("it is not known how its key is sent")?;
+        let key_scheme = self.key_schemes.of_call(at, intent).await?;
         Ok(key_scheme.key_sent(intent.key_source, &intent.key, &intent.lookup))
     }
 
@@ -113,7 +112,7 @@ impl Sender {
         };
         let span = trace.attempt(record, span_id);
         let headers = trace.headers(span_id);
-        let key = self.key_sent(&call.at, record);
+        let key = self.key_sent(&call.at, record).await;
         let made =
             key.and_then(|key| outgoing(call, record, headers, deadline, is_sent_again, key));
         let (endpoint, request) = match made {
@@ -234,7 +233,7 @@ impl Sender {
             return Ok((read_mcp_probe(&answer, &asks.found), None));
         }
         let party = Party::tool(&intent.tenant, &intent.tool);
-        let key = self.key_sent(at, record)?;
+        let key = self.key_sent(at, record).await?;
         let asks_for_key = at.tool.probe().is_some_and(|probe| probe.target.has_key());
         if key.is_none() && asks_for_key {
             return Err("the API got no key, so it cannot be asked for one".into());

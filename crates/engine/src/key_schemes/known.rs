@@ -90,18 +90,40 @@ impl KeySchemes {
             .collect()
     }
 
-    /// The key scheme by which a call was made. `None`: it is not known, and calls may be sent in different ways.
-    pub(crate) fn of_call(&self, at: &ToolAt, intent: &Intent) -> Option<Arc<KeyScheme>> {
-        if intent.key_scheme == at.key_scheme_id {
-            return Some(at.key_scheme.clone());
+    /// The key scheme that says how the key of a call is sent: that by which the call was made.
+    ///
+    /// # Errors
+    /// It is not known; says why.
+    pub(crate) async fn of_call(
+        &self,
+        at: &ToolAt,
+        intent: &Intent,
+    ) -> Result<Arc<KeyScheme>, String> {
+        // Only to proxies keys are sent in several ways.
+        if intent.key_scheme == at.key_scheme_id || !at.tool.is_proxy() {
+            return Ok(at.key_scheme.clone());
         }
-        let known = self.known.load();
-        let found = known.find(&at.tool.name, intent.key_scheme);
-        // A tool that is not a proxy is sent every key in the same way.
-        let is_alike = !at.tool.is_proxy();
-        found
-            .map(|one| one.key_scheme.clone())
-            .or_else(|| is_alike.then(|| at.key_scheme.clone()))
+        let found = self.find(&at.tool.name, intent.key_scheme).await;
+        let found = found.map_err(|_| "the store did not say how its key is sent")?;
+        found.ok_or_else(|| "it is not known how its key is sent".to_owned())
+    }
+
+    /// A key scheme, from the store if it is not known yet. `None`: the store lacks it, or it cannot be read.
+    async fn find(
+        &self,
+        tool: &str,
+        id: KeySchemeId,
+    ) -> Result<Option<Arc<KeyScheme>>, store::Error> {
+        if let Some(one) = self.known.load().find(tool, id) {
+            return Ok(Some(one.key_scheme.clone()));
+        }
+        let (store, name) = (&self.base.store, name_of(tool, id));
+        let found = store.document(Kind::KeyScheme, "", &name).await?;
+        let found = found.as_ref().and_then(Remembered::from_document);
+        Ok(found.map(|one| {
+            self.change(|known| known.put(one.clone()));
+            one.key_scheme
+        }))
     }
 
     /// Whether these are a tool's key schemes except today's.
@@ -149,15 +171,8 @@ impl KeySchemes {
                 if is_known(id) || new.iter().any(|(known, _)| *known == id) {
                     continue;
                 }
-                if let Some(one) = self.known.load().find(tool, id) {
-                    new.push((id, one.key_scheme.clone()));
-                    continue;
-                }
-                let (store, name) = (&self.base.store, name_of(tool, id));
-                let found = store.document(Kind::KeyScheme, "", &name).await?;
-                if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
-                    self.change(|known| known.put(one.clone()));
-                    new.push((id, one.key_scheme));
+                if let Some(key_scheme) = self.find(tool, id).await? {
+                    new.push((id, key_scheme));
                 }
             }
         }

@@ -86,7 +86,14 @@ pub fn resolve(
         .or_else(|| compares(Sameness::Same))
         .or_else(|| compares(Sameness::Unclear))
         .or_else(|| has(Part::Today))
-        .or_else(|| has(Part::Fallback));
+        .or_else(|| has(Part::Fallback))
+        .or_else(|| {
+            let is_from_before =
+                |holder: &Holder| holder.record.intent.key_scheme != intent.key_scheme;
+            first(&|holder| {
+                lives(holder) && part(holder) == Some(Part::OtherScope) && is_from_before(holder)
+            })
+        });
     if let Some(call) = call {
         return Resolved::Call(call);
     }

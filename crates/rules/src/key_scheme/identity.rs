@@ -44,6 +44,10 @@ pub enum Part {
     /// The lookup key of the arguments without the model's key. A call under it blocks the arrival only if both are the same
     /// intent, and only within the window of derived keys.
     Arguments,
+    /// The runtime's key by an earlier key scheme, where it counted for another scope: for all paths of a proxy, or for one.
+    ///
+    /// Any call that was made by that key scheme blocks the arrival: the key may stand for it.
+    OtherScope,
     /// A key by an earlier key scheme. A call under it blocks the arrival only if both are the same
     /// intent.
     Earlier,
@@ -122,9 +126,8 @@ pub fn identify(
     for key_scheme in earlier_key_schemes().chain(&older) {
         let key = key_scheme.choose(asking, &key_scheme.counted(asking.args));
         for mut named in key_scheme.lookups(asking, &key, true) {
-            // The same key may stand for the same path: with another body it is reused, as it was before.
             if named.by == By::Runtime && key_scheme.per_path != today.per_path {
-                named.part = Part::Fallback;
+                named.part = Part::OtherScope;
             }
             add(key_scheme, named);
         }

@@ -84,8 +84,6 @@ impl Path {
         let prefix = plain(prefix);
         let (mut segments, mut wanted) = (path.split('/'), prefix.split('/'));
         wanted.all(|wanted| {
-            // Some server would end the path or the segment there.
-            let is_whole = |segment: &str| !segment.contains(['?', '#', ';', '%']);
             let is_it = |segment| segment == wanted || is_any(wanted) && is_whole(segment);
             segments.next().is_some_and(is_it)
         })
@@ -159,6 +157,11 @@ pub fn name_of(segment: &str) -> Option<&str> {
     (!name.is_empty() && name.chars().all(is_plain)).then_some(name)
 }
 
+/// Whether no server ends the path, or the segment, within this decoded segment.
+fn is_whole(segment: &str) -> bool {
+    !segment.contains(['?', '#', ';', '%'])
+}
+
 fn is_any(wanted: &str) -> bool {
     name_of(wanted).is_some()
 }
@@ -172,8 +175,8 @@ pub fn named_segments(rule: &str, path: &str) -> Option<Vec<(String, String)>> {
     let names = names.filter_map(|(at, segment)| Some((at, name_of(segment)?)));
     names
         .map(|(at, name)| {
-            let segment = found.get(at).filter(|_| is_clear(path))?;
-            Some((name.to_owned(), decoded(segment)))
+            let segment = decoded(found.get(at).filter(|_| is_clear(path))?);
+            is_whole(&segment).then(|| (name.to_owned(), segment))
         })
         .collect()
 }
@@ -265,6 +268,8 @@ mod tests {
         assert_eq!(id("/sessions//7/complete"), None);
         assert_eq!(id("/sessions/7%2F8/complete"), None);
         assert_eq!(id("/sessions/%2537/complete"), None);
+        assert_eq!(id("/sessions/7%3Fx/complete"), None);
+        assert_eq!(id("/sessions/7;x/complete"), None);
         assert_eq!(named_segments(rule, "/sessions"), None);
         assert_eq!(name_of("{a-b}"), None);
     }

@@ -123,7 +123,7 @@ impl Target {
         self.pieces.contains(&Piece::Key)
     }
 
-    /// The URL of a call. `key` is plain characters.
+    /// The URL of a call. `key` may be a caller's, with any visible character.
     ///
     /// # Errors
     /// An argument is missing, or cannot stand in a URL.
@@ -136,7 +136,11 @@ impl Target {
         for piece in &self.pieces {
             match piece {
                 Piece::Given(text) => url.push_str(text),
-                Piece::Key => url.push_str(key),
+                Piece::Key => {
+                    let key = segment(Some(&Value::from(key)));
+                    let key = key.map_err(|why| mistake("{key}", why))?;
+                    url.push_str(&encode(&key));
+                }
                 Piece::Argument(pointer) => {
                     let place = pointer.as_str();
                     let segment = segment(args.pointer(place));

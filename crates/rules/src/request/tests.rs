@@ -62,6 +62,20 @@ fn an_argument_in_the_path_is_one_segment_and_leaves_the_body() {
     assert_eq!(body, r#"{"a":{"kept":1},"c":"d"}"#);
 }
 
+/// An API may get its callers' own keys.
+#[test]
+fn a_key_is_one_segment_too() {
+    let target = Target::read("https://h/by-key/{key}").expect("a target");
+    let url = |key| target.url(&Value::Null, key);
+    assert_eq!(
+        url("a/b?c#d%2e"),
+        Ok("https://h/by-key/a%2Fb%3Fc%23d%252e".into())
+    );
+    for key in ["..", "a/../b"] {
+        assert!(url(key).is_err(), "{key}");
+    }
+}
+
 #[test]
 fn an_argument_that_would_leave_its_segment_is_refused() {
     let shape = shape("https://h/v1/{/id}/x");

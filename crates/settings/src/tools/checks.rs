@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::common::{is_in_the_open, reads};
 use crate::reader::Section;
+use oncegate_rules::key::Pointer;
 use oncegate_rules::schema::has_type;
 use oncegate_rules::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
 use oncegate_rules::{compensation, key};
@@ -81,6 +82,9 @@ pub fn check_times(tool: &Tool, section: &Section<'_, '_>) {
 ///
 /// A field that may be missing would give different intents the same key.
 fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
+    let is_secret = |place: &Pointer| tool.redact.args.iter().any(|at| at.overlaps(place));
+    let why = "a key is stored, and redact.args says that the value at from is not";
+    section.check(!tool.key.places.iter().any(is_secret), "key", why);
     for field in &tool.key.fields {
         let schema = tool.schema.as_ref();
         let is_required = schema.is_some_and(|schema| schema.requires(field));
