@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 pub use self::offline::{accept_loss, apply_retention};
 #[cfg(feature = "redis")]
 pub use self::offline::{move_on, standing};
-use self::reload::note_expiry;
 pub use self::reload::{Reloader, takes_restart};
+use self::reload::{note_expiry, tenants};
 pub use self::stores::Error;
 use self::stores::{open_store, visit};
 pub use self::wings::{Config, WingServices, WingSettings};
@@ -32,7 +32,6 @@ pub use self::wrap::approval_sockets;
 #[cfg(all(feature = "mcp", feature = "sqlite"))]
 pub use self::wrap::{WrapOptions, Wrapped, data_folder, wrap};
 use crate::budget::Budget;
-use crate::core::caller::Caller;
 use crate::core::record::InstanceId;
 use crate::downstream::Downstream;
 use crate::gateway::{self, Gateway, KeySchemesError, Limits, Parts};
@@ -370,7 +369,7 @@ async fn open(mut config: Config) -> Result<Opened, Error> {
     }
     let gateway = gateway_over(records.clone(), instance, &mut config)?;
     let gateway = Arc::new(gateway);
-    gateway.base.set_tenants(Caller::tenants(&config.tokens));
+    gateway.base.set_tenants(tenants(&config));
     let left_over = take_up(&gateway, config.store.is_remote()).await?;
     let upstreams = take(&mut config.upstreams);
     let wings = WingServices::new(&gateway, upstreams, &mut config.wings);

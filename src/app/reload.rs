@@ -3,6 +3,7 @@
 //! Tools, proxies and tokens are swapped as a whole, and so is what reconciliations do about anomalies. Other changes are
 //! logged: they need a restart.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use super::WingServices;
@@ -115,6 +116,7 @@ impl Reloader {
             .await;
         adopted.map_err(|error| vec![error.to_string()])?;
         let (tools, tokens) = (config.tools.len(), config.tokens.len());
+        let tenants = tenants(&config);
         // The tools first: they may still be refused, and then nothing has changed.
         self.wings
             .set_tools(&self.gateway, config.tools, config.upstreams)
@@ -124,7 +126,6 @@ impl Reloader {
                 )]
             })?;
         self.wings.take_over(&of_wings);
-        let tenants = Caller::tenants(&config.tokens);
         self.gateway.base.set_tenants(tenants);
         note_expiry(&self.gateway, &config.tokens, config.server.tls.as_ref());
         self.tokens.set(config.tokens);
@@ -152,6 +153,15 @@ impl Reloader {
         }
         mistakes
     }
+}
+
+/// The tenants of tokens, and of callers of proxies that bring no token.
+pub(super) fn tenants(config: &Config) -> BTreeSet<String> {
+    let policies = config.tools.iter().filter_map(|at| at.tool.proxy());
+    let passed = policies.filter_map(|policy| Some(policy.passed.as_ref()?.tenant.clone()));
+    let mut tenants = Caller::tenants(&config.tokens);
+    tenants.extend(passed);
+    tenants
 }
 
 /// Whether a change of this setting takes a restart, as far as the setting's name says it.

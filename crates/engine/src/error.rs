@@ -32,6 +32,10 @@ pub enum ErrorKind {
     Key(key::Refused),
     #[error("this token may not do that")]
     Forbidden,
+    #[error("the caller is not known: {0}")]
+    Unauthenticated(&'static str),
+    #[error("it is not known whether to let the caller in")]
+    NotAuthorized,
     #[error("there is no tool of this name")]
     UnknownTool,
     #[error("there is no such call")]

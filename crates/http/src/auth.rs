@@ -74,11 +74,8 @@ pub fn by_digest(
 ) -> Result<Caller, Problem> {
     let now = http.gateway.base.wall_time();
     let (why, problem) = match caller::find(&http.tokens.now(), digest, now) {
-        // The rate limit comes first, so that a flood of requests costs no further work.
         Ok(caller) => {
-            Asker::of(&parts.extensions).has_tenant(&caller.tenant);
-            http.gateway.throttle.admit_request(caller)?;
-            reserve_memory(parts, caller, memory)?;
+            admit(parts, http, caller, memory)?;
             return Ok(caller.clone());
         }
         Err(Closed::Unknown) => (TokenRefused::Unknown, Problem::unauthenticated()),
@@ -86,6 +83,17 @@ pub fn by_digest(
     };
     http.gateway.refusals.note_refused(why);
     Err(problem)
+}
+
+/// Charges a request to its caller.
+///
+/// # Errors
+/// There were too many requests of this caller, or there is no memory for it.
+pub fn admit(parts: &Parts, http: &Http, caller: &Caller, memory: usize) -> Result<(), Problem> {
+    Asker::of(&parts.extensions).has_tenant(&caller.tenant);
+    // The rate limit comes first, so that a flood of requests costs no further work.
+    http.gateway.throttle.admit_request(caller)?;
+    reserve_memory(parts, caller, memory)
 }
 
 /// The caller of a gateway without tokens. The request must come from this machine.

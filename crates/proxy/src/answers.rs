@@ -44,6 +44,7 @@ impl Event {
             | Slug::RateLimited
             | Slug::BudgetExceeded
             | Slug::StoreUnavailable
+            | Slug::CallerNotChecked
             | Slug::ShuttingDown => Self::NotNow,
             Slug::ResultUnavailable => Self::AnswerLost,
             _ => Self::Other,

@@ -34,6 +34,7 @@
 
 mod answers; // the gateway's own answers, in the forms of protocols
 mod contained; // what every answer says to browsers and caches
+mod passed; // callers without a token of the gateway
 pub mod profiles; // rows of settings for protocols
 mod proxies; // requests become calls, or are forwarded
 mod settings; // the section `[proxies.NAME]`
@@ -59,12 +60,15 @@ use self::proxies::{Asked, Entry, Through};
 pub use self::settings::proxies as settings;
 use oncegate_budget::{Elsewhere, OfBalancer};
 use oncegate_engine::metrics::Interface;
-use oncegate_engine::{Error, ErrorKind, RequestSpan, Stored, as_header, forwardable};
+use oncegate_engine::{
+    Error, ErrorKind, RequestSpan, Stored, TokenRefused, as_header, forwardable,
+};
 use oncegate_http::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
 use oncegate_http::problem::refusals::Asker;
-use oncegate_http::problem::{KeyAction, Problem};
+use oncegate_http::problem::{KeyAction, Problem, Slug};
 use oncegate_http::read::read_body;
 use oncegate_http::{Http, MaxBody, Routes, auth, host};
+use oncegate_rules::caller::Caller;
 use oncegate_rules::proxy::payment::is_payment;
 use oncegate_rules::proxy::reply::Reply;
 use oncegate_rules::proxy::{Message, cookies, names_path};
@@ -156,13 +160,7 @@ async fn serve(
     let asker = Asker::of(&parts.extensions);
     asker.speaks(Interface::Proxy);
     asker.asks_for(name);
-    let own = auth::digest_in(&parts.headers, &OWN_TOKEN);
-    let digest = match &entry {
-        Some(entry) if entry.passes_authorization => own,
-        _ => own.or_else(|| auth::bearer_digest(&parts.headers)),
-    };
-    // No bytes for the answer: the gateway reserves memory for it before it claims a call.
-    let caller = auth::by_token(&parts, http, digest, 0)?;
+    let caller = caller_of(http, entry.as_ref(), &parts)?;
     if http.tokens.now().is_empty() && host::is_navigation(&parts.headers) {
         let why = "without tokens a browser cannot open answers of a proxy as pages";
         return Err(Problem::forbidden(why));
@@ -194,8 +192,27 @@ async fn serve(
     match proxies.serve(&caller, name, asked).await {
         Ok(Through::Stored(stored, reply)) => waiting.stored(&stored, reply),
         Ok(Through::Passing(response, admitted)) => Ok(waiting.passing(response.into(), admitted)),
-        Err(error) => waiting.refused(error),
+        Err(error) => {
+            if matches!(error.kind, ErrorKind::Unauthenticated(_)) {
+                http.gateway.refusals.note_refused(TokenRefused::Unknown);
+            }
+            waiting.refused(error)
+        }
     }
+}
+
+/// Who sends a request.
+fn caller_of(http: &Http, entry: Option<&Entry>, parts: &Parts) -> Result<Caller, Problem> {
+    // No bytes for the answer: the gateway reserves memory for it before it claims a call.
+    if let Some(passed) = entry.and_then(|entry| entry.passed.as_ref()) {
+        return auth::admit(parts, http, passed, 0).map(|()| passed.clone());
+    }
+    let own = auth::digest_in(&parts.headers, &OWN_TOKEN);
+    let digest = match entry {
+        Some(entry) if entry.passes_authorization => own,
+        _ => own.or_else(|| auth::bearer_digest(&parts.headers)),
+    };
+    auth::by_token(parts, http, digest, 0)
 }
 
 /// What an answer must fit to: the request that waits for it.
@@ -289,6 +306,10 @@ impl Waiting<'_> {
             let asks_for_payment = matches!(&error.kind,
                 ErrorKind::ToolRejected(failure) if failure.status == Some(402));
             let mut problem = Problem::from(error);
+            // It may be another caller's call.
+            if self.entry.passed.is_some() && problem.slug == Slug::KeyReused {
+                problem.call_id = None;
+            }
             if asks_for_payment {
                 problem.key_action = KeyAction::Reuse;
             }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 
 use crate::answers::{self, Answers, PROBLEMS};
+use crate::passed;
 use oncegate_budget::Charge;
 use oncegate_engine::{
     Answer, Base, Engine, Error, ErrorKind, FairPermit, Gateway, Interface, Pauses, Proxied,
@@ -27,7 +28,7 @@ use oncegate_tools::{Downstream, Endpoint, Party};
 pub struct Proxies {
     base: Arc<Base>,
     engine: Arc<Engine>,
-    downstream: Arc<Downstream>,
+    pub(crate) downstream: Arc<Downstream>,
     pauses: Arc<Pauses>,
     /// The names of proxies, by the host name of requests.
     hosts: ArcSwap<HashMap<String, String>>,
@@ -62,6 +63,8 @@ pub struct Entry {
     pub key_header: String,
     /// The host name that the API gets if callers use it.
     pub passed_host: Option<String>,
+    /// All callers, if they bring no token of the gateway.
+    pub(crate) passed: Option<Caller>,
     /// Whether each answer says the caller's key.
     pub echoes_key: bool,
     /// How the gateway's own answers are written.
@@ -127,6 +130,10 @@ impl Proxies {
                 Authority::Caller => policy.host.clone(),
                 Authority::Upstream => None,
             },
+            passed: policy
+                .passed
+                .as_ref()
+                .map(|passed| passed::caller(name, passed)),
             echoes_key: policy.echoes_key,
             answers: answers::named(&policy.answers).unwrap_or(PROBLEMS),
             upstream: (!policy.keeps_locations).then(|| at.endpoint.clone()),
@@ -201,7 +208,7 @@ impl Proxies {
     ///
     /// # Errors
     /// There is none for this caller. Nothing was sent.
-    fn admit(&self, caller: &Caller) -> Result<Admitted, Error> {
+    pub(crate) fn admit(&self, caller: &Caller) -> Result<Admitted, Error> {
         let permit = self.engine.permit_for(caller);
         let reservation = self.engine.memory.budget.charge(&caller.tenant, PASSING);
         match (permit, reservation) {
@@ -266,6 +273,17 @@ impl Proxies {
         must_have_key: bool,
     ) -> Result<Through, Error> {
         let (mut message, credential) = own_credentials(policy, asked.message);
+        let configured = at.endpoint.header_names();
+        let credential = match &policy.passed {
+            Some(passed) => {
+                let mut shown = message.clone();
+                let key = &policy.key_header;
+                take_out_owned(&mut shown, key, &configured, asked.is_forwarded);
+                let asked = (&shown, &*credential);
+                self.credential_of(caller, at, passed, asked).await?
+            }
+            None => credential,
+        };
         let is_key = |(name, _): &mut (String, String)| *name == policy.key_header;
         let mut keys: Vec<_> = message.headers.extract_if(.., is_key).collect();
         if keys.len() > 1 {
@@ -274,7 +292,6 @@ impl Proxies {
         }
         // What the caller has sent counts; what no caller may set is neither sent nor kept.
         let mut sent = message.clone();
-        let configured = at.endpoint.header_names();
         take_out_owned(
             &mut sent,
             &policy.key_header,
@@ -305,7 +322,6 @@ impl Proxies {
         let large = &self.engine.large;
         let (args, stored_form) = large.read_off_workers(size_of(&message), read).await?;
         let key = keys.pop();
-        let (method, path) = (&*message.method, &*message.path);
         let request = Request {
             tool: at.tool.name.clone(),
             args,
@@ -321,11 +337,7 @@ impl Proxies {
         };
         match self.engine.call(caller, request).await? {
             Answer::Result(stored) => {
-                let of_probe = || {
-                    let probe = at.clone().for_request(method, path).tool.probe().cloned();
-                    probe.filter(|probe| probe.answers)?;
-                    Reply::of_probe(&stored.json)
-                };
+                let of_probe = || Reply::of_probe(&stored.json);
                 let reply = Reply::read(&stored.json).or_else(of_probe);
                 let reply = reply.ok_or_else(|| {
                     let why = "it is known that it was executed, and not what was answered";

@@ -24,6 +24,7 @@ mod fuzz_tests;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,7 @@ use self::paths::Path;
 use self::secrets::is_of_scheme;
 pub use self::secrets::{SECRETS, is_secret};
 use crate::key::Pointer;
+use crate::rate::Rate;
 use crate::words::words;
 
 words! {
@@ -122,6 +124,40 @@ words! {
     }
 }
 
+words! {
+    /// How the caller of a proxy is known.
+    #[derive(Default)]
+    pub enum KnownBy {
+        /// By the gateway's token.
+        #[default]
+        Token = "token",
+        /// By its credential for the API. It brings no token.
+        Passed = "passed",
+    }
+}
+
+/// Callers without a token of the gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passed {
+    /// The tenant of their calls.
+    pub tenant: String,
+    /// How fast all of them together may be; `None`: no bound.
+    pub rate: Option<Rate>,
+    /// How fast all of them together may claim new keys.
+    pub new_keys: Option<Rate>,
+    /// What says whether to let a caller in. `None`: its credential counts, which only the API can judge.
+    pub authorize: Option<Authorize>,
+}
+
+/// A request to the API, or to a system beside it, before a write is claimed or answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorize {
+    pub url: String,
+    /// The header of its answer with the caller's name. `None`: callers are told apart by their credentials.
+    pub caller: Option<String>,
+    pub timeout: Duration,
+}
+
 /// The treatment of some requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -156,6 +192,8 @@ pub struct Policy {
     pub host: Option<String>,
     /// Whether the caller's own credentials go through. They are kept nowhere.
     pub passes_authorization: bool,
+    /// Callers without a token of the gateway. `None`: each caller brings one.
+    pub passed: Option<Box<Passed>>,
     /// Whether a `Location` of the API is returned as it is. Otherwise it leads back through the proxy.
     pub keeps_locations: bool,
     pub key_scope: KeyScope,
@@ -299,6 +337,13 @@ impl Policy {
         }
         counted.extend(credentials::in_list(&self.uncounted_headers));
         counted
+    }
+
+    /// Whether a request has a credential that counts, so that a stranger's repetition of it is another request.
+    ///
+    /// `own`: its `Authorization` and `Cookie`. A payment is none: each request may bring another one.
+    pub fn has_credential(&self, message: &Message, own: &str) -> bool {
+        !own.is_empty() || credentials::are_in(&self.counted(), &message.headers)
     }
 
     /// Whether a header's value is not kept or shown.

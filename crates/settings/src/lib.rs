@@ -29,7 +29,7 @@ pub mod reader; // TOML with places
 mod sagas;
 mod server; // where it listens, and its bounds
 mod store; // where records are kept
-mod tokens; // bearer tokens
+pub mod tokens; // bearer tokens
 pub mod tools; // one tool
 mod tracing; // where spans go
 mod upstreams; // MCP servers

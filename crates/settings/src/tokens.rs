@@ -122,7 +122,8 @@ fn token(section: &mut Section<'_, '_>) -> Option<Token> {
     })
 }
 
-fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
+/// How fast a caller may be.
+pub fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
     let mut section = section.section(key)?;
     let mut count = |key| {
         let count: u32 = section.need(key)?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use jiff::Timestamp;
-use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use reqwest::{StatusCode, Url};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -85,6 +85,23 @@ impl Downstream {
                 }
             }
         }
+    }
+
+    /// Asks a system with these headers. Returns the status and the headers of its answer; a body is not read.
+    ///
+    /// # Errors
+    /// There is no answer in time; says why.
+    pub async fn head_of_outside(
+        &self,
+        url: Url,
+        headers: HeaderMap,
+        timeout: Duration,
+    ) -> Result<(StatusCode, HeaderMap), String> {
+        let client = self.client_outside(&url)?;
+        let asked = client.get(url).headers(headers);
+        let mut answer = in_time(Instant::now() + timeout, send(asked)).await?;
+        let headers = std::mem::take(answer.headers_mut());
+        Ok((answer.status(), headers))
     }
 
     /// Sends an event, signed at this time of the wall clock. A repetition has the same `Idempotency-Key`.

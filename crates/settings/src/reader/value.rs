@@ -62,6 +62,7 @@ one_word!(
     proxy::Compare,
     proxy::Does,
     proxy::KeyScope,
+    proxy::KnownBy,
     proxy::Locations,
     proxy::SendKey,
     proxy::Unkeyed,

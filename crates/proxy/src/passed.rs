@@ -1,0 +1,229 @@
+//! Callers that bring the API's own credential, and no token of the gateway.
+//!
+//! Promise: a write of a caller that is not known is neither claimed nor answered with anything that is stored.
+
+use std::time::Duration;
+
+use reqwest::Url;
+use reqwest::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderName, IF_MATCH,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
+};
+
+use crate::proxies::Proxies;
+use oncegate_engine::{Error, ErrorKind, ToolAt, as_header};
+use oncegate_rules::caller::{Caller, Scope, Timings};
+use oncegate_rules::proxy::compared_form::is_of_payment;
+use oncegate_rules::proxy::names::folded;
+use oncegate_rules::proxy::payment::is_payment;
+use oncegate_rules::proxy::{Authorize, CREDENTIALS, KnownBy, Message, Passed};
+use oncegate_rules::tenant::RESERVED_TENANT;
+use oncegate_rules::tool::Tool;
+use oncegate_settings::reader::Section;
+use oncegate_settings::tokens;
+use oncegate_tools::{Endpoint, is_http};
+
+/// How long there is to say whether a caller is let in.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest name of a caller, in bytes.
+const LONGEST_NAME: usize = 1_000;
+
+/// The headers by which the system that is asked knows the request. nginx's module `auth_request` is used with them.
+const ORIGINAL: [HeaderName; 2] = [
+    HeaderName::from_static("x-original-method"),
+    HeaderName::from_static("x-original-uri"),
+];
+
+/// Headers about the body of the request, or about what it asks for. The question has another answer and no body.
+const OF_REQUEST: [HeaderName; 10] = [
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    EXPECT,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
+
+/// All callers of a proxy: they share a tenant, and how fast they may be.
+pub(crate) fn caller(proxy: &str, passed: &Passed) -> Caller {
+    Caller {
+        name: format!("proxy:{proxy}"),
+        tenant: passed.tenant.clone(),
+        scopes: vec![Scope::CallTool(proxy.to_owned())],
+        timings: Timings {
+            rate: passed.rate,
+            new_keys: passed.new_keys,
+        },
+    }
+}
+
+impl Proxies {
+    /// What a request's caller is known by; a repetition by another one is not the same request.
+    ///
+    /// `asked`: the request, and the caller's own credential, which may be empty.
+    ///
+    /// # Errors
+    /// The caller is not let in, or that could not be found out.
+    pub(crate) async fn credential_of(
+        &self,
+        caller: &Caller,
+        at: &ToolAt,
+        passed: &Passed,
+        (message, own): (&Message, &str),
+    ) -> Result<String, Error> {
+        let Some(authorize) = &passed.authorize else {
+            let policy = at.tool.proxy();
+            if policy.is_some_and(|policy| policy.has_credential(message, own)) {
+                return Ok(own.to_owned());
+            }
+            let why = "it has no credential for the API, so a repetition could be a stranger's";
+            return Err(ErrorKind::Unauthenticated(why).alone());
+        };
+        // It takes a connection, as a read does.
+        let _admitted = self.admit(caller)?;
+        let asked = asked_with(at, authorize, message);
+        let answer = match asked {
+            Ok((url, headers)) => {
+                let timeout = authorize.timeout;
+                self.downstream.head_of_outside(url, headers, timeout).await
+            }
+            Err(why) => Err(why),
+        };
+        let found = answer.and_then(|(status, headers)| match status.as_u16() {
+            401 | 403 => Ok(None),
+            _ if status.is_success() => named(authorize, &headers, own).map(Some),
+            status => Err(format!("it answered {status}")),
+        });
+        match found {
+            Ok(Some(known_by)) => Ok(known_by),
+            Ok(None) => {
+                Err(ErrorKind::Unauthenticated("the API has not let this caller in").alone())
+            }
+            Err(why) => {
+                let tool = &at.tool.name;
+                tracing::warn!(
+                    tool,
+                    why,
+                    "it could not be asked whether to let a caller in"
+                );
+                Err(ErrorKind::NotAuthorized.alone())
+            }
+        }
+    }
+}
+
+/// What the caller of an authorised request is known by.
+fn named(authorize: &Authorize, headers: &HeaderMap, own: &str) -> Result<String, String> {
+    let Some(header) = &authorize.caller else {
+        return Ok(own.to_owned());
+    };
+    let mut lines = headers.get_all(header).iter();
+    match (lines.next(), lines.next()) {
+        (Some(name), None) if (1..=LONGEST_NAME).contains(&name.len()) => {
+            // No header line has a line break, so no credential reads like it.
+            let name: String = name.as_bytes().iter().copied().map(char::from).collect();
+            Ok(format!("\n{name}"))
+        }
+        _ => Err(format!("its answer does not have one {header}")),
+    }
+}
+
+/// The URL that is asked, and the headers: the caller's own about itself, but no payment, which could be taken.
+fn asked_with(
+    at: &ToolAt,
+    authorize: &Authorize,
+    message: &Message,
+) -> Result<(Url, HeaderMap), String> {
+    let url: Url = authorize.url.parse().map_err(|_| "this is not a URL")?;
+    let mut headers = HeaderMap::new();
+    for (name, value) in &message.headers {
+        let header: HeaderName = name.parse().map_err(|_| "a header has no name")?;
+        let is_original = ORIGINAL.iter().any(|own| *own.as_str() == folded(name));
+        let is_of_caller = !is_original && !OF_REQUEST.contains(&header);
+        if is_of_caller && !is_payment(name, value) {
+            headers.append(header, as_header(value)?);
+        }
+    }
+    // Those of the proxy are for the API alone.
+    if url.origin() == at.endpoint.url.origin() {
+        headers.extend(at.endpoint.headers.clone());
+    }
+    let [method, uri] = ORIGINAL;
+    headers.insert(method, as_header(&message.method)?);
+    headers.insert(uri, as_header(&message.target())?);
+    Ok((url, headers))
+}
+
+/// Reads who the callers are.
+pub(crate) fn settings(section: &mut Section<'_, '_>, is_open: bool) -> Option<Passed> {
+    let known_by: KnownBy = section.get("caller").unwrap_or_default();
+    if known_by == KnownBy::Token {
+        let why = "this is for a proxy with caller = \"passed\"";
+        section.check_absent(&["tenant", "rate", "new_keys", "authorize"], why);
+        return None;
+    }
+    let why = "without [[auth.tokens]] everyone on this machine reads the calls of all callers";
+    section.check(!is_open, "caller", why);
+    let tenant: Option<String> = section.need("tenant");
+    let why = format!("{RESERVED_TENANT} is the gateway's own: no caller may have it");
+    section.check(tenant.as_deref() != Some(RESERVED_TENANT), "tenant", &why);
+    let (rate, new_keys) = (
+        tokens::rate(section, "rate"),
+        tokens::rate(section, "new_keys"),
+    );
+    let authorize = section.section("authorize");
+    Some(Passed {
+        tenant: tenant?,
+        rate,
+        new_keys,
+        authorize: authorize.and_then(authorize_of),
+    })
+}
+
+fn authorize_of(mut section: Section<'_, '_>) -> Option<Authorize> {
+    let url: Option<String> = section.need("url");
+    let is_url = |text: &String| {
+        let url = text.parse::<Url>().ok();
+        url.is_some_and(|url| {
+            let has_user = !url.username().is_empty() || url.password().is_some();
+            is_http(&url) && !has_user && url.fragment().is_none()
+        })
+    };
+    let why = "this is not an http:// or https:// URL without user and fragment";
+    section.check(url.as_ref().is_none_or(is_url), "url", why);
+    let read = |text: &str| {
+        let name = text.parse::<HeaderName>();
+        let name = name.map_err(|_| "this is not the name of a header")?;
+        Ok(name.as_str().to_owned())
+    };
+    let caller = section.parsed("caller", read);
+    let timeout = section.get_or("timeout", TIMEOUT);
+    section.check(!timeout.is_zero(), "timeout", "must be above 0");
+    Some(Authorize {
+        url: url?,
+        caller,
+        timeout,
+    })
+}
+
+/// What does not fit to callers without a token.
+pub(crate) fn check(tool: &Tool, endpoint: &Endpoint, section: &mut Section<'_, '_>) {
+    let passed = tool.proxy().and_then(|policy| policy.passed.as_deref());
+    let Some(passed) = passed else { return };
+    let has_user = !endpoint.url.username().is_empty() || endpoint.url.password().is_some();
+    let mut own = endpoint.headers.keys();
+    let has_own = has_user || own.any(|name| CREDENTIALS.contains(&name.as_str()));
+    let why = "the API would get the gateway's own credential with requests of everyone";
+    section.check(!has_own, "caller", why);
+    let may_be_of_payment = tool.key.places.iter().any(is_of_payment);
+    if may_be_of_payment && passed.authorize.is_none() {
+        let name = &tool.name;
+        section.warn(format!(
+            "{name}: a buyer whose requests have no credential beside a payment is refused; authorize lets it in"
+        ));
+    }
+}
