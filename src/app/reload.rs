@@ -158,9 +158,9 @@ impl Reloader {
 /// The tenants of tokens, and of callers of proxies that bring no token.
 pub(super) fn tenants(config: &Config) -> BTreeSet<String> {
     let policies = config.tools.iter().filter_map(|at| at.tool.proxy());
-    let passed = policies.filter_map(|policy| Some(policy.passed.as_ref()?.tenant.clone()));
+    let tokenless = policies.filter_map(|policy| Some(policy.tokenless.as_ref()?.tenant.clone()));
     let mut tenants = Caller::tenants(&config.tokens);
-    tenants.extend(passed);
+    tenants.extend(tokenless);
     tenants
 }
 

@@ -34,10 +34,10 @@
 
 mod answers; // the gateway's own answers, in the forms of protocols
 mod contained; // what every answer says to browsers and caches
-mod passed; // callers without a token of the gateway
 pub mod profiles; // rows of settings for protocols
 mod proxies; // requests become calls, or are forwarded
 mod settings; // the section `[proxies.NAME]`
+mod tokenless; // callers without a token of the gateway
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -76,6 +76,9 @@ use oncegate_rules::record::CallId;
 
 /// The header with the gateway's token, if `Authorization` holds the API's.
 const OWN_TOKEN: HeaderName = HeaderName::from_static("oncegate-token");
+
+/// What a caller is told about a key that may be another caller's.
+const OTHER_CALLER: &str = "This request was not run: its key was used before, with another request or another credential. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask an operator what became of that call.";
 
 /// The path prefix of proxies.
 const PREFIX: &str = "/proxy/";
@@ -204,8 +207,8 @@ async fn serve(
 /// Who sends a request.
 fn caller_of(http: &Http, entry: Option<&Entry>, parts: &Parts) -> Result<Caller, Problem> {
     // No bytes for the answer: the gateway reserves memory for it before it claims a call.
-    if let Some(passed) = entry.and_then(|entry| entry.passed.as_ref()) {
-        return auth::admit(parts, http, passed, 0).map(|()| passed.clone());
+    if let Some(tokenless) = entry.and_then(|entry| entry.tokenless.as_ref()) {
+        return auth::admit(parts, http, tokenless, 0).map(|()| tokenless.clone());
     }
     let own = auth::digest_in(&parts.headers, &OWN_TOKEN);
     let digest = match entry {
@@ -307,8 +310,9 @@ impl Waiting<'_> {
                 ErrorKind::ToolRejected(failure) if failure.status == Some(402));
             let mut problem = Problem::from(error);
             // It may be another caller's call.
-            if self.entry.passed.is_some() && problem.slug == Slug::KeyReused {
+            if self.entry.tokenless.is_some() && problem.slug == Slug::KeyReused {
                 problem.call_id = None;
+                OTHER_CALLER.clone_into(&mut problem.detail);
             }
             if asks_for_payment {
                 problem.key_action = KeyAction::Reuse;

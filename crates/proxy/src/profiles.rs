@@ -74,7 +74,7 @@ mod tests {
     fn no_code_names_a_protocol() {
         let code = [
             include_str!("lib.rs"),
-            include_str!("passed.rs"),
+            include_str!("tokenless.rs"),
             include_str!("proxies.rs"),
             include_str!("settings.rs"),
         ];

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 
 use crate::answers::{self, Answers, PROBLEMS};
-use crate::passed;
+use crate::tokenless;
 use oncegate_budget::Charge;
 use oncegate_engine::{
     Answer, Base, Engine, Error, ErrorKind, FairPermit, Gateway, Interface, Pauses, Proxied,
@@ -28,7 +28,7 @@ use oncegate_tools::{Downstream, Endpoint, Party};
 pub struct Proxies {
     base: Arc<Base>,
     engine: Arc<Engine>,
-    pub(crate) downstream: Arc<Downstream>,
+    downstream: Arc<Downstream>,
     pauses: Arc<Pauses>,
     /// The names of proxies, by the host name of requests.
     hosts: ArcSwap<HashMap<String, String>>,
@@ -64,7 +64,7 @@ pub struct Entry {
     /// The host name that the API gets if callers use it.
     pub passed_host: Option<String>,
     /// All callers, if they bring no token of the gateway.
-    pub(crate) passed: Option<Caller>,
+    pub(crate) tokenless: Option<Caller>,
     /// Whether each answer says the caller's key.
     pub echoes_key: bool,
     /// How the gateway's own answers are written.
@@ -130,10 +130,10 @@ impl Proxies {
                 Authority::Caller => policy.host.clone(),
                 Authority::Upstream => None,
             },
-            passed: policy
-                .passed
+            tokenless: policy
+                .tokenless
                 .as_ref()
-                .map(|passed| passed::caller(name, passed)),
+                .map(|tokenless| tokenless::caller(name, tokenless)),
             echoes_key: policy.echoes_key,
             answers: answers::named(&policy.answers).unwrap_or(PROBLEMS),
             upstream: (!policy.keeps_locations).then(|| at.endpoint.clone()),
@@ -208,7 +208,7 @@ impl Proxies {
     ///
     /// # Errors
     /// There is none for this caller. Nothing was sent.
-    pub(crate) fn admit(&self, caller: &Caller) -> Result<Admitted, Error> {
+    fn admit(&self, caller: &Caller) -> Result<Admitted, Error> {
         let permit = self.engine.permit_for(caller);
         let reservation = self.engine.memory.budget.charge(&caller.tenant, PASSING);
         match (permit, reservation) {
@@ -274,13 +274,16 @@ impl Proxies {
     ) -> Result<Through, Error> {
         let (mut message, credential) = own_credentials(policy, asked.message);
         let configured = at.endpoint.header_names();
-        let credential = match &policy.passed {
-            Some(passed) => {
+        let credential = match &policy.tokenless {
+            Some(tokenless) => {
                 let mut shown = message.clone();
                 let key = &policy.key_header;
                 take_out_owned(&mut shown, key, &configured, asked.is_forwarded);
+                // The question takes a connection, as a read does.
+                let _admitted = self.admit(caller)?;
                 let asked = (&shown, &*credential);
-                self.credential_of(caller, at, passed, asked).await?
+                let known_by = tokenless::known_by(&self.downstream, at, tokenless, asked);
+                known_by.await.map_err(ErrorKind::alone)?
             }
             None => credential,
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use crate::{answers, passed, profiles};
+use crate::{answers, profiles, tokenless};
 use oncegate_engine::ToolAt;
 use oncegate_rules::key::{self, Pointer};
 use oncegate_rules::proxy::compared_form::{places, places_of_key};
@@ -103,7 +103,7 @@ fn proxy(name: &str, mut section: Section<'_, '_>, known: &Known<'_>) -> Option<
     check(&tool, &section);
     let mut endpoint = endpoint?;
     check_key_as_is(&tool, &endpoint, known.tenants, &section);
-    passed::check(&tool, &endpoint, &mut section);
+    tokenless::check(&tool, &endpoint, &mut section);
     endpoint.probe = probed;
     checks::warn(&tool, &endpoint, &section);
     let of_rules = of_rules.into_iter();
@@ -133,10 +133,10 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     let is_fit = !uncounted_headers.iter().any(is_credential);
     let why = "a forwarded credential always counts";
     section.check(is_fit, "uncounted_headers", why);
-    let passed = passed::settings(section, is_open);
-    let passes = section.get_or("pass_authorization", passed.is_some());
+    let tokenless = tokenless::settings(section, is_open);
+    let passes = section.get_or("pass_authorization", tokenless.is_some());
     let why = "with caller = \"passed\" the API has to get the caller's credential";
-    section.check(passes || passed.is_none(), "pass_authorization", why);
+    section.check(passes || tokenless.is_none(), "pass_authorization", why);
     let why = "without [[auth.tokens]] callers cannot be told apart";
     section.check(!(passes && is_open), "pass_authorization", why);
     let host: Option<String> = section.get("host");
@@ -166,7 +166,7 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
         max_body: section.get_or("max_body", Bytes(LONGEST)).0,
         host,
         passes_authorization: passes,
-        passed: passed.map(Box::new),
+        tokenless: tokenless.map(Box::new),
         keeps_locations: locations == Locations::Keep,
         key_scope: section.get("key_scope").unwrap_or_default(),
         compare: section.get("compare").unwrap_or_default(),

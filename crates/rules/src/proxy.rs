@@ -2,7 +2,7 @@
 //!
 //! Promises: a request that may write is a call unless the operator says otherwise; credentials are kept nowhere.
 
-pub mod compared_form;
+pub mod compared_form; // the value from which key and fingerprint are made
 pub mod cookies; // cookies on several lines
 pub mod credentials; // headers that count as the caller's own credentials
 pub mod encoded; // bodies with Content-Encoding
@@ -14,7 +14,7 @@ pub mod paths; // paths as servers may read them
 pub mod payment; // payments of agents, and what APIs say of them
 pub mod reply; // an answer as it is kept
 mod secrets; // names and values that sound like secrets
-pub mod stored_form; // a request as the ledger keeps it // the value from which key and fingerprint are made
+pub mod stored_form; // a request as the ledger keeps it
 
 #[cfg(test)]
 mod attacked_tests; // requests that try to deceive the rules
@@ -132,13 +132,13 @@ words! {
         #[default]
         Token = "token",
         /// By its credential for the API. It brings no token.
-        Passed = "passed",
+        Credential = "passed",
     }
 }
 
 /// Callers without a token of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed {
+pub struct Tokenless {
     /// The tenant of their calls.
     pub tenant: String,
     /// How fast all of them together may be; `None`: no bound.
@@ -193,7 +193,7 @@ pub struct Policy {
     /// Whether the caller's own credentials go through. They are kept nowhere.
     pub passes_authorization: bool,
     /// Callers without a token of the gateway. `None`: each caller brings one.
-    pub passed: Option<Box<Passed>>,
+    pub tokenless: Option<Box<Tokenless>>,
     /// Whether a `Location` of the API is returned as it is. Otherwise it leads back through the proxy.
     pub keeps_locations: bool,
     pub key_scope: KeyScope,
@@ -339,7 +339,7 @@ impl Policy {
         counted
     }
 
-    /// Whether a request has a credential that counts, so that a stranger's repetition of it is another request.
+    /// Whether a request has a credential that counts, so that no other caller's repetition is the same request.
     ///
     /// `own`: its `Authorization` and `Cookie`. A payment is none: each request may bring another one.
     pub fn has_credential(&self, message: &Message, own: &str) -> bool {

@@ -10,18 +10,17 @@ use reqwest::header::{
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
 };
 
-use crate::proxies::Proxies;
-use oncegate_engine::{Error, ErrorKind, ToolAt, as_header};
+use oncegate_engine::{ErrorKind, ToolAt, as_header};
 use oncegate_rules::caller::{Caller, Scope, Timings};
 use oncegate_rules::proxy::compared_form::is_of_payment;
 use oncegate_rules::proxy::names::folded;
 use oncegate_rules::proxy::payment::is_payment;
-use oncegate_rules::proxy::{Authorize, CREDENTIALS, KnownBy, Message, Passed};
+use oncegate_rules::proxy::{Authorize, CREDENTIALS, KnownBy, Message, Tokenless};
 use oncegate_rules::tenant::RESERVED_TENANT;
 use oncegate_rules::tool::Tool;
 use oncegate_settings::reader::Section;
 use oncegate_settings::tokens;
-use oncegate_tools::{Endpoint, is_http};
+use oncegate_tools::{Downstream, Endpoint, is_http};
 
 /// How long there is to say whether a caller is let in.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,70 +47,59 @@ const OF_REQUEST: [HeaderName; 10] = [
     RANGE,
 ];
 
+const NO_CREDENTIAL: &str =
+    "it has no credential for the API, so its caller could not be told from any other one";
+const NOT_LET_IN: &str = "the API has not let its caller in";
+
 /// All callers of a proxy: they share a tenant, and how fast they may be.
-pub(crate) fn caller(proxy: &str, passed: &Passed) -> Caller {
+pub(crate) fn caller(proxy: &str, tokenless: &Tokenless) -> Caller {
     Caller {
         name: format!("proxy:{proxy}"),
-        tenant: passed.tenant.clone(),
+        tenant: tokenless.tenant.clone(),
         scopes: vec![Scope::CallTool(proxy.to_owned())],
         timings: Timings {
-            rate: passed.rate,
-            new_keys: passed.new_keys,
+            rate: tokenless.rate,
+            new_keys: tokenless.new_keys,
         },
     }
 }
 
-impl Proxies {
-    /// What a request's caller is known by; a repetition by another one is not the same request.
-    ///
-    /// `asked`: the request, and the caller's own credential, which may be empty.
-    ///
-    /// # Errors
-    /// The caller is not let in, or that could not be found out.
-    pub(crate) async fn credential_of(
-        &self,
-        caller: &Caller,
-        at: &ToolAt,
-        passed: &Passed,
-        (message, own): (&Message, &str),
-    ) -> Result<String, Error> {
-        let Some(authorize) = &passed.authorize else {
-            let policy = at.tool.proxy();
-            if policy.is_some_and(|policy| policy.has_credential(message, own)) {
-                return Ok(own.to_owned());
-            }
-            let why = "it has no credential for the API, so a repetition could be a stranger's";
-            return Err(ErrorKind::Unauthenticated(why).alone());
-        };
-        // It takes a connection, as a read does.
-        let _admitted = self.admit(caller)?;
-        let asked = asked_with(at, authorize, message);
-        let answer = match asked {
-            Ok((url, headers)) => {
-                let timeout = authorize.timeout;
-                self.downstream.head_of_outside(url, headers, timeout).await
-            }
-            Err(why) => Err(why),
-        };
-        let found = answer.and_then(|(status, headers)| match status.as_u16() {
+/// What the caller of a request is known by: a repetition by another one is not the same request.
+///
+/// `own`: the caller's `Authorization` and `Cookie`, which may be absent.
+///
+/// # Errors
+/// The caller is not let in, or that could not be found out.
+pub(crate) async fn known_by(
+    downstream: &Downstream,
+    at: &ToolAt,
+    tokenless: &Tokenless,
+    (message, own): (&Message, &str),
+) -> Result<String, ErrorKind> {
+    let Some(authorize) = &tokenless.authorize else {
+        let policy = at.tool.proxy();
+        if policy.is_some_and(|policy| policy.has_credential(message, own)) {
+            return Ok(own.to_owned());
+        }
+        return Err(ErrorKind::Unauthenticated(NO_CREDENTIAL));
+    };
+    let ask = async {
+        let (url, headers) = asked_with(at, authorize, message)?;
+        let timeout = authorize.timeout;
+        let (status, headers) = downstream.head_of_outside(url, headers, timeout).await?;
+        match status.as_u16() {
             401 | 403 => Ok(None),
             _ if status.is_success() => named(authorize, &headers, own).map(Some),
             status => Err(format!("it answered {status}")),
-        });
-        match found {
-            Ok(Some(known_by)) => Ok(known_by),
-            Ok(None) => {
-                Err(ErrorKind::Unauthenticated("the API has not let this caller in").alone())
-            }
-            Err(why) => {
-                let tool = &at.tool.name;
-                tracing::warn!(
-                    tool,
-                    why,
-                    "it could not be asked whether to let a caller in"
-                );
-                Err(ErrorKind::NotAuthorized.alone())
-            }
+        }
+    };
+    match ask.await {
+        Ok(Some(known_by)) => Ok(known_by),
+        Ok(None) => Err(ErrorKind::Unauthenticated(NOT_LET_IN)),
+        Err(why) => {
+            let tool = &at.tool.name;
+            tracing::warn!(tool, why, "nothing says whether to let a caller in");
+            Err(ErrorKind::NotAuthorized)
         }
     }
 }
@@ -159,7 +147,7 @@ fn asked_with(
 }
 
 /// Reads who the callers are.
-pub(crate) fn settings(section: &mut Section<'_, '_>, is_open: bool) -> Option<Passed> {
+pub(crate) fn settings(section: &mut Section<'_, '_>, is_open: bool) -> Option<Tokenless> {
     let known_by: KnownBy = section.get("caller").unwrap_or_default();
     if known_by == KnownBy::Token {
         let why = "this is for a proxy with caller = \"passed\"";
@@ -176,7 +164,7 @@ pub(crate) fn settings(section: &mut Section<'_, '_>, is_open: bool) -> Option<P
         tokens::rate(section, "new_keys"),
     );
     let authorize = section.section("authorize");
-    Some(Passed {
+    Some(Tokenless {
         tenant: tenant?,
         rate,
         new_keys,
@@ -212,15 +200,15 @@ fn authorize_of(mut section: Section<'_, '_>) -> Option<Authorize> {
 
 /// What does not fit to callers without a token.
 pub(crate) fn check(tool: &Tool, endpoint: &Endpoint, section: &mut Section<'_, '_>) {
-    let passed = tool.proxy().and_then(|policy| policy.passed.as_deref());
-    let Some(passed) = passed else { return };
+    let tokenless = tool.proxy().and_then(|policy| policy.tokenless.as_deref());
+    let Some(tokenless) = tokenless else { return };
     let has_user = !endpoint.url.username().is_empty() || endpoint.url.password().is_some();
     let mut own = endpoint.headers.keys();
     let has_own = has_user || own.any(|name| CREDENTIALS.contains(&name.as_str()));
     let why = "the API would get the gateway's own credential with requests of everyone";
     section.check(!has_own, "caller", why);
     let may_be_of_payment = tool.key.places.iter().any(is_of_payment);
-    if may_be_of_payment && passed.authorize.is_none() {
+    if may_be_of_payment && tokenless.authorize.is_none() {
         let name = &tool.name;
         section.warn(format!(
             "{name}: a buyer whose requests have no credential beside a payment is refused; authorize lets it in"
