@@ -183,8 +183,9 @@ sdk:
 	$(call build,oncegate)
 	@scripts/sdk
 
-# A merchant that verifies HTTP message signatures with a library of others, and one whose answers are lost, behind a real gateway
-# with the files of config/commerce. Takes python3 and PyPI; ten seconds.
+# A merchant that verifies HTTP message signatures with a library of others, one whose answers are lost, and a shop and its buyers
+# made of libraries of others for x402 and MPP; before each a real gateway with the files of config/commerce. Takes python3, PyPI
+# and npm's registry; half a minute, and some more for the packages.
 commerce:
 	@scripts/setup commerce
 	$(call build,oncegate)

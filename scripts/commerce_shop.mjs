@@ -15,7 +15,7 @@ import { Method, z } from "mppx";
 import { Mppx } from "mppx/express";
 
 const [port, facilitator] = process.argv.slice(2);
-const counts = { made: {}, settled: {} };
+const counts = { settled: {}, made: {} };
 
 function count(counted, order) {
   counted[order] = (counted[order] ?? 0) + 1;

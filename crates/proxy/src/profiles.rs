@@ -33,7 +33,7 @@ answers = "ucp"
     // Machine Payments Protocol, draft-httpauth-payment-00: a challenge is paid once.
     (
         "mpp",
-        r#"unkeyed = "derive"
+        r#"unkeyed = "pass"
 key_from = ["/payment/challenge/id"]
 answers = "payment"
 "#,
@@ -41,7 +41,7 @@ answers = "payment"
     // x402, transports of versions 1 and 2, and the extension payment-identifier.
     (
         "x402",
-        r#"unkeyed = "derive"
+        r#"unkeyed = "pass"
 key_from = ["/payment/extensions/payment-identifier/info/id", "/payment"]
 answers = "payment"
 "#,

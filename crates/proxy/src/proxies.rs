@@ -183,7 +183,9 @@ impl Proxies {
             .for_message(message)
             .map_err(|why| refuse(&why))?;
         // A key in the request itself is found when it is read.
-        let may_have_key = !at.tool.key.places.is_empty()
+        let pays = message.pays();
+        let is_there = |place| pays || !is_of_payment(place);
+        let may_have_key = at.tool.key.places.iter().any(is_there)
             || message
                 .headers
                 .iter()

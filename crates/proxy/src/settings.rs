@@ -7,7 +7,7 @@ use reqwest::Url;
 use crate::{answers, profiles, tokenless};
 use oncegate_engine::ToolAt;
 use oncegate_rules::key::{self, Pointer};
-use oncegate_rules::proxy::compared_form::{places, places_of_key};
+use oncegate_rules::proxy::compared_form::{is_of_payment, places, places_of_key};
 use oncegate_rules::proxy::payment::is_payment;
 use oncegate_rules::proxy::{
     Authority, CREDENTIALS, Compare, Does, Locations, Policy, Rule, SendKey, Unkeyed, names_path,
@@ -402,7 +402,8 @@ fn check_fit(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
         .any(|unkeyed| unkeyed == Unkeyed::Pass);
     let why =
         "with key_from each write is guarded: choose refuse or derive for those without a key";
-    section.check(!passes_some || tool.key.places.is_empty(), "unkeyed", why);
+    let are_of_payment = tool.key.places.iter().all(is_of_payment);
+    section.check(!passes_some || are_of_payment, "unkeyed", why);
 }
 
 /// A probe by a key asks for the key that the API got.

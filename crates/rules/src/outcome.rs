@@ -13,6 +13,8 @@ use serde_json::Value;
 pub use crate::evidence::{Body, Evidence, Outcome, Sent, keep};
 use crate::json;
 use crate::mcp::{self, elicitation};
+use crate::proxy::payment::is_receipt;
+use crate::proxy::reply::Reply;
 use crate::record::{Content, Failure, FailureKind};
 use crate::tool::{Declared, Dedup, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
 
@@ -157,6 +159,10 @@ fn meaning(tool: &Tool, status: u16, body: &Body, is_stale: bool) -> (Declared, 
             Declared::Fenced,
             ": the session's fencing token is not the newest",
         ),
+        402 if tool.is_proxy() && !is_untried(body) => (
+            Declared::Unknown,
+            "; a payment was tried, so the API may have executed the call before it",
+        ),
         400..=406 | 409..=417 | 421 | 422 | 424 | 426 | 428 | 431 | 451 | 501 | 505 => {
             (Declared::Rejected, "")
         }
@@ -167,6 +173,18 @@ fn meaning(tool: &Tool, status: u16, body: &Body, is_stale: bool) -> (Declared, 
             "; that does not prove that it was not executed",
         ),
     }
+}
+
+/// Whether an API's demand for a payment says nothing of one that it has tried.
+///
+/// A server may execute first, settle then, and answer 402 because it could not settle: with a receipt that says so.
+fn is_untried(body: &Body) -> bool {
+    let Body::Whole(kept) = body else {
+        return false;
+    };
+    let reply = Reply::read(kept);
+    let is_receipt = |(name, _): &(String, String)| is_receipt(name);
+    reply.is_some_and(|reply| !reply.headers.iter().any(is_receipt))
 }
 
 /// The outcome of an HTTP answer with this meaning.

@@ -349,7 +349,7 @@ impl Policy {
     /// Whether a header's value is not kept or shown.
     fn hides_header(&self, name: &str, value: &str) -> bool {
         is_secret(name)
-            || payment::is_secret(name)
+            || payment::is_secret(name, value)
             || self.secret_headers.iter().any(|one| one == name)
             || secrets::is_secret_value(value)
     }

@@ -11,7 +11,11 @@ use crate::support::stores::Stores;
 use crate::support::{Act, Answer, Gateway, Tool};
 
 /// What asks for a payment, and the header that brings it.
-const PROTOCOLS: [(&str, (&str, &str)); 3] = [
+const PROTOCOLS: [(&str, (&str, &str)); 4] = [
+    (
+        "www-authenticate: Payment id=\"c2\", header=\"Payment-Authorization\"\r\n",
+        ("payment-authorization", "Payment c2VjcmV0LXBheW1lbnQ"),
+    ),
     (
         "www-authenticate: Payment id=\"c1\"\r\n",
         ("authorization", "Payment c2VjcmV0LXBheW1lbnQ"),
@@ -92,6 +96,28 @@ async fn over_redis_a_paid_request_after_a_402_settles_once() {
 #[tokio::test]
 async fn over_postgres_a_paid_request_after_a_402_settles_once() {
     settled_once(&Stores::Postgres(place().await)).await;
+}
+
+/// A server may execute first, and settle then.
+#[tokio::test]
+async fn a_402_to_a_payment_that_was_tried_proves_nothing() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::start(&api(&tool, "profile = \"x402\"")).await;
+    let paid = async || {
+        let payment = ("payment-signature", "e30=");
+        send(&gateway, Method::GET, "/report", &[payment]).await
+    };
+    tool.then(Act::Tell(402, "payment-required: e30=\r\n", CHALLENGE));
+    assert_eq!(paid().await.status, 402, "it was not tried");
+    let tried = "payment-response: eyJzdWNjZXNzIjpmYWxzZX0=\r\n";
+    tool.then(Act::Tell(402, tried, b"{}"));
+    for _ in 0..3 {
+        let unknown = paid().await.expect_problem("outcome-unknown");
+        assert_eq!(unknown.status, 503);
+        assert!(!unknown.header("retry-after").is_empty());
+    }
+    assert_eq!(tool.requests(), 2);
+    gateway.stop().await;
 }
 
 /// Whatever its method and its rule, a request that pays is guarded.

@@ -11,6 +11,7 @@ use crate::support::{Act, Answer, Gateway, Tool};
 on_both_stores! {
     x402_executes_a_paid_request_once_for_each_payment_identifier,
     mpp_settles_each_challenge_once,
+    an_unpaid_write_is_forwarded_without_a_claim_and_a_paid_one_never_is,
 }
 
 /// A payment of x402 with this identifier and this payload.
@@ -72,6 +73,34 @@ async fn x402_executes_a_paid_request_once_for_each_payment_identifier(stores: &
     let unread = pay("%%%").await.expect_problem("invalid-request");
     assert!(unread.text.contains("cannot be read"), "{}", unread.text);
     assert_eq!(tool.effects(), 4);
+}
+
+/// What asks for a payment has no effect. One that is lost must not hold back the purchase.
+async fn an_unpaid_write_is_forwarded_without_a_claim_and_a_paid_one_never_is(stores: &Stores) {
+    let tool = Tool::start().await;
+    for profile in ["mpp", "x402"] {
+        let config = api(&tool, &format!("profile = \"{profile}\""));
+        let gateway = stores.gateway(&config).await;
+        tool.then(Act::Drop);
+        let lost = with_headers(&gateway, "/buy", &[], "{}").await;
+        lost.expect_problem("not-answered");
+        tool.then(Act::Answer(402, "payment-required: e30=\r\n", b"{}"));
+        let asked = with_headers(&gateway, "/buy", &[], "{}").await;
+        assert_eq!(asked.status, 402, "{}", asked.text);
+        let bare = base64_of(&json!({ "of": profile, "challenge": { "id": profile } }));
+        let paid = async || {
+            let payment = [("payment-authorization", &*format!("Payment {bare}"))];
+            with_headers(&gateway, "/buy", &payment, "{}").await
+        };
+        tool.then(Act::ExecuteThenDrop);
+        for _ in 0..2 {
+            paid().await.expect_problem("outcome-unknown");
+        }
+        let listed = gateway.get("/v1/calls").await.expect_ok();
+        assert_eq!(listed.at("/calls").as_array().map(Vec::len), Some(1));
+        gateway.stop().await;
+    }
+    assert_eq!((tool.requests(), tool.effects()), (6, 2));
 }
 
 async fn mpp_settles_each_challenge_once(stores: &Stores) {

@@ -286,6 +286,9 @@ pub fn classify(
     let json = part(bytes, result);
     let executed = |json, why: &str| (Outcome::Executed(Content::Stored(json)), why.into());
     if payment::is_result_demand(&json) && !means.strict {
+        if payment::has_receipt(&json) {
+            return unknown(PAYMENT_TRIED.into());
+        }
         return rejected(Some(json), PAYMENT_FIRST.into());
     }
     match (head.kind.as_deref(), head.is_error, means.tool_error) {
@@ -338,6 +341,10 @@ fn as_declared(answer: &McpAnswer, declared: Declared, error: Option<Bytes>) -> 
 
 /// Why a demand for a payment is a rejection.
 const PAYMENT_FIRST: &str = "the server asks for a payment before it executes the call";
+
+/// Why a demand for a payment proves nothing.
+const PAYMENT_TRIED: &str =
+    "the server asks for a payment after it has tried one, so it may have executed the call before";
 
 /// Internal error.
 const INTERNAL_ERROR: i64 = -32_603;

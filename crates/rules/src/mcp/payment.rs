@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::members::object;
+use super::members::{Members, object};
 
 /// Members of a request's `_meta` that hold a payment. They go to the server, and are kept nowhere.
 pub const META: [&str; 2] = ["org.paymentauth/credential", "x402/payment"];
@@ -93,9 +93,45 @@ pub fn is_result_demand(result: &[u8]) -> bool {
     })
 }
 
+/// Whether a tool's result says what became of a payment: it was tried. One that cannot be read may say so.
+pub fn has_receipt(result: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Receipts<'a> {
+        #[serde(borrow, default, rename = "_meta")]
+        meta: Option<&'a RawValue>,
+    }
+    let Some(result) = object::<Receipts<'_>>(result) else {
+        return true;
+    };
+    let Some(meta) = result.meta else {
+        return false;
+    };
+    object::<Members<'_>>(meta.get().as_bytes()).is_none_or(|meta| {
+        let mut names = meta.0.iter().map(|(name, _)| &**name);
+        names.any(|name| RECEIPTS.contains(&name))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_receipt_shows_that_a_payment_was_tried() {
+        for (result, has) in [
+            (r#"{"isError":true}"#, false),
+            (r#"{"_meta":{"progress":1}}"#, false),
+            (
+                r#"{"_meta":{"x402/payment-response":{"success":false}}}"#,
+                true,
+            ),
+            (r#"{"_meta":{"x402\u002fpayment-response":1}}"#, true),
+            (r#"{"_meta":{"org.paymentauth/receipt":1}}"#, true),
+            (r#"{"_meta":7}"#, true),
+        ] {
+            assert_eq!(has_receipt(result.as_bytes()), has, "{result}");
+        }
+    }
 
     #[test]
     fn a_demand_names_ways_to_pay() {

@@ -51,7 +51,7 @@ fn counts(list: &[String], name: &str, value: &str) -> bool {
         && !CREDENTIALS.contains(&name)
         && !NONE.contains(&name)
         // A request that is sent again with a payment is the same one. No release has counted a payment.
-        && !payment::is_header(name)
+        && !payment::is_payment(name, value)
         && (is_secret(name) || is_of_scheme(value))
         && exceptions(list).all(|excepted| folded(excepted) != folded(name))
 }

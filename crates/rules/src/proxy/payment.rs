@@ -12,7 +12,7 @@ use super::names::folded;
 use crate::json;
 
 /// Headers that hold a payment.
-pub const HEADERS: [&str; 2] = ["payment-signature", "x-payment"];
+pub const HEADERS: [&str; 3] = ["payment-authorization", "payment-signature", "x-payment"];
 
 /// Headers of an answer that hold a receipt.
 const RECEIPTS: [&str; 3] = ["payment-receipt", "payment-response", "x-payment-response"];
@@ -21,8 +21,11 @@ const RECEIPTS: [&str; 3] = ["payment-receipt", "payment-response", "x-payment-r
 const SCHEME: &str = "payment";
 
 /// Whether a header holds a payment. `name` is in lower case.
+///
+/// A challenge may name another header than `Authorization` for it, so the scheme counts in each, before what can be read.
 pub fn is_payment(name: &str, value: &str) -> bool {
-    is_header(name) || name == "authorization" && is_of_scheme(value)
+    let is_read = || name == "authorization" || read(value).is_some_and(|value| value.is_object());
+    is_header(name) || is_of_scheme(value) && is_read()
 }
 
 /// Whether a header of this name holds a payment, in any spelling. `name` is in lower case.
@@ -30,9 +33,27 @@ pub(super) fn is_header(name: &str) -> bool {
     HEADERS.contains(&&*folded(name))
 }
 
-/// Whether a header of this name holds a payment or a receipt. `name` is in lower case.
-pub(super) fn is_secret(name: &str) -> bool {
-    is_header(name) || RECEIPTS.contains(&&*folded(name))
+/// Whether a header of an answer says what became of a payment: it was tried. `name` is in lower case.
+pub fn is_receipt(name: &str) -> bool {
+    RECEIPTS.contains(&&*folded(name))
+}
+
+/// Whether a header holds a payment or a receipt. `name` is in lower case.
+pub(super) fn is_secret(name: &str, value: &str) -> bool {
+    is_payment(name, value) || is_receipt(name)
+}
+
+/// The JSON of a payment, with its scheme or without.
+fn read(value: &str) -> Option<Value> {
+    let encoded = match is_of_scheme(value) {
+        true => value.trim_start().split_once([' ', '\t'])?.1,
+        false => value,
+    };
+    let encoded = encoded.trim().trim_end_matches('=');
+    let decoded = URL_SAFE_NO_PAD
+        .decode(encoded)
+        .or_else(|_| STANDARD_NO_PAD.decode(encoded));
+    json::parse_bounded(str::from_utf8(&decoded.ok()?).ok()?).ok()
 }
 
 fn is_of_scheme(value: &str) -> bool {
@@ -58,18 +79,10 @@ impl Message {
     pub fn payment(&self) -> Option<Value> {
         let headers = self.headers.iter();
         let mut payments = headers.filter(|(name, value)| is_payment(name, value));
-        let (Some((name, value)), None) = (payments.next(), payments.next()) else {
-            return None;
-        };
-        let encoded = match is_header(name) {
-            true => value,
-            false => value.trim_start().split_once([' ', '\t'])?.1,
-        };
-        let encoded = encoded.trim().trim_end_matches('=');
-        let decoded = URL_SAFE_NO_PAD
-            .decode(encoded)
-            .or_else(|_| STANDARD_NO_PAD.decode(encoded));
-        json::parse_bounded(str::from_utf8(&decoded.ok()?).ok()?).ok()
+        match (payments.next(), payments.next()) {
+            (Some((_, value)), None) => read(value),
+            _ => None,
+        }
     }
 }
 
@@ -92,6 +105,8 @@ mod tests {
         let paid = Some(serde_json::json!({ "id": "?~" }));
         assert_eq!(of(&[("authorization", "Payment eyJpZCI6Ij9-In0")]), paid);
         assert_eq!(of(&[("x-payment", "eyJpZCI6Ij9+In0=")]), paid);
+        let named = ("payment-authorization", "Payment eyJpZCI6Ij9-In0");
+        assert_eq!(of(&[named]), paid);
         assert_eq!(of(&[("payment-signature", "not json")]), None);
         assert_eq!(of(&[("authorization", "Bearer eyJpZCI6Ij9-In0")]), None);
         let two = [("x-payment", "e30="), ("payment-signature", "e30=")];
@@ -108,7 +123,12 @@ mod tests {
             ("authorization", " payment\te30=", true),
             ("authorization", "Bearer e30=", false),
             ("authorization", "Payments e30=", false),
-            ("x-other", "Payment e30=", false),
+            ("payment-authorization", "Payment e30=", true),
+            ("payment_authorization", "", true),
+            ("x-other", "Payment e30=", true),
+            ("x-other", "Payment received", false),
+            ("x-other", "Payment 1", false),
+            ("x-other", "e30=", false),
             ("payment-receipt", "e30=", false),
         ] {
             assert_eq!(is_payment(name, value), is, "{name}: {value}");
@@ -117,8 +137,8 @@ mod tests {
         assert!(!is_payment("authorization", mixed) && is_mixed("authorization", mixed));
         assert!(!is_mixed("authorization", "Payment id=\"1\", realm=\"x\""));
         for name in ["x-payment-response", "payment-receipt", "payment_response"] {
-            assert!(is_secret(name), "{name}");
+            assert!(is_secret(name, ""), "{name}");
         }
-        assert!(!is_secret("payment-required"), "a challenge is shown");
+        assert!(!is_secret("payment-required", ""), "a challenge is shown");
     }
 }
