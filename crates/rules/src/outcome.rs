@@ -179,10 +179,10 @@ fn meaning(tool: &Tool, status: u16, body: &Body, is_stale: bool) -> (Declared, 
 ///
 /// A server may execute first, settle then, and answer 402 because it could not settle: with a receipt that says so.
 fn is_untried(body: &Body) -> bool {
-    let Body::Whole(kept) = body else {
+    let Body::Whole(json) = body else {
         return false;
     };
-    let reply = Reply::read(kept);
+    let reply = Reply::read(json);
     let is_receipt = |(name, _): &(String, String)| is_receipt(name);
     reply.is_some_and(|reply| !reply.headers.iter().any(is_receipt))
 }
