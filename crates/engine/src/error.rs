@@ -34,8 +34,8 @@ pub enum ErrorKind {
     Forbidden,
     #[error("the caller is not known: {0}")]
     Unauthenticated(&'static str),
-    #[error("it is not known whether to let the caller in")]
-    NotAuthorized,
+    #[error("it was not found out who the caller is")]
+    NotChecked,
     #[error("there is no tool of this name")]
     UnknownTool,
     #[error("there is no such call")]

@@ -173,7 +173,7 @@ table! {
         "The request was forwarded without a key, as the gateway is configured, so nothing guards it: it may have been executed, and to send it again may execute it twice. Look into the API's own system.";
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, Unknown, Reuse, "The store is not available",
         "This request ran nothing. Whether an earlier one with the same key did, the gateway cannot look up now. Send it again after Retry-After, with the same key.";
-    CallerNotChecked = "caller-not-checked", SERVICE_UNAVAILABLE, Unknown, Reuse, "The API was not asked who the caller is",
+    CallerNotChecked = "caller-not-checked", SERVICE_UNAVAILABLE, Unknown, Reuse, "It was not found out who the caller is",
         "This request ran nothing. Whether an earlier one with the same key did is not said before the caller is known. Send it again after Retry-After, with the same key.";
     ShuttingDown = "shutting-down", SERVICE_UNAVAILABLE, Unknown, Reuse, "The gateway is shutting down",
         "This request ran nothing. Send it again after Retry-After, with the same key.";

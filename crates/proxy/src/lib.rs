@@ -192,7 +192,7 @@ async fn serve(
         trace_id,
         span,
     };
-    match proxies.serve(&caller, name, asked).await {
+    match proxies.serve(&caller, &waiting.entry, asked).await {
         Ok(Through::Stored(stored, reply)) => waiting.stored(&stored, reply),
         Ok(Through::Passing(response, admitted)) => Ok(waiting.passing(response.into(), admitted)),
         Err(error) => {

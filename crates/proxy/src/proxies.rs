@@ -71,6 +71,8 @@ pub struct Entry {
     pub(crate) answers: &'static Answers,
     /// The API, if its locations lead back through the proxy.
     upstream: Option<Endpoint>,
+    /// The proxy as it is configured when the request arrives.
+    at: Arc<ToolAt>,
 }
 
 impl Entry {
@@ -137,6 +139,7 @@ impl Proxies {
             echoes_key: policy.echoes_key,
             answers: answers::named(&policy.answers).unwrap_or(PROBLEMS),
             upstream: (!policy.keeps_locations).then(|| at.endpoint.clone()),
+            at: at.clone(),
         })
     }
 
@@ -144,8 +147,14 @@ impl Proxies {
     ///
     /// # Errors
     /// The request is refused, or has no answer of the API that may be passed back.
-    pub async fn serve(&self, caller: &Caller, name: &str, asked: Asked) -> Result<Through, Error> {
-        let at = self.engine.tool_for(caller, name)?;
+    pub async fn serve(
+        &self,
+        caller: &Caller,
+        entry: &Entry,
+        asked: Asked,
+    ) -> Result<Through, Error> {
+        let at = entry.at.clone();
+        self.engine.tool_for(caller, &at.tool.name)?;
         let policy = at.tool.proxy();
         let policy = policy.ok_or_else(|| ErrorKind::UnknownTool.alone())?;
         let message = &asked.message;
@@ -337,6 +346,7 @@ impl Proxies {
             proxied: Some(Proxied {
                 message: Arc::new(sent),
                 stored_form,
+                read_by: at.clone(),
             }),
             ..Request::default()
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderName, IF_MATCH,
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, IF_MATCH,
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
 };
 
@@ -15,7 +15,7 @@ use oncegate_rules::caller::{Caller, Scope, Timings};
 use oncegate_rules::proxy::compared_form::is_of_payment;
 use oncegate_rules::proxy::names::folded;
 use oncegate_rules::proxy::payment::is_payment;
-use oncegate_rules::proxy::{Authorize, CREDENTIALS, KnownBy, Message, Tokenless};
+use oncegate_rules::proxy::{Authorize, KnownBy, Message, Tokenless, is_override};
 use oncegate_rules::tenant::RESERVED_TENANT;
 use oncegate_rules::tool::Tool;
 use oncegate_settings::reader::Section;
@@ -77,8 +77,7 @@ pub(crate) async fn known_by(
     (message, own): (&Message, &str),
 ) -> Result<String, ErrorKind> {
     let Some(authorize) = &tokenless.authorize else {
-        let policy = at.tool.proxy();
-        if policy.is_some_and(|policy| policy.has_credential(message, own)) {
+        if message.has_authorization() {
             return Ok(own.to_owned());
         }
         return Err(ErrorKind::Unauthenticated(NO_CREDENTIAL));
@@ -99,7 +98,7 @@ pub(crate) async fn known_by(
         Err(why) => {
             let tool = &at.tool.name;
             tracing::warn!(tool, why, "nothing says whether to let a caller in");
-            Err(ErrorKind::NotAuthorized)
+            Err(ErrorKind::NotChecked)
         }
     }
 }
@@ -127,17 +126,22 @@ fn asked_with(
     message: &Message,
 ) -> Result<(Url, HeaderMap), String> {
     let url: Url = authorize.url.parse().map_err(|_| "this is not a URL")?;
+    let is_of_api = url.origin() == at.endpoint.url.origin();
     let mut headers = HeaderMap::new();
     for (name, value) in &message.headers {
         let header: HeaderName = name.parse().map_err(|_| "a header has no name")?;
-        let is_original = ORIGINAL.iter().any(|own| *own.as_str() == folded(name));
-        let is_of_caller = !is_original && !OF_REQUEST.contains(&header);
-        if is_of_caller && !is_payment(name, value) {
+        let as_read = folded(name);
+        let is_named = |others: &[HeaderName]| others.iter().any(|one| *one.as_str() == as_read);
+        let is_of_request = is_named(&ORIGINAL) || is_named(&OF_REQUEST) || is_override(name);
+        // What is asked would take it for its own word, or lead the question elsewhere.
+        let is_answer = authorize.caller.as_deref().map(folded) == Some(as_read.clone());
+        let leads_away = header == HOST && !is_of_api;
+        if !is_of_request && !is_answer && !leads_away && !is_payment(name, value) {
             headers.append(header, as_header(value)?);
         }
     }
     // Those of the proxy are for the API alone.
-    if url.origin() == at.endpoint.url.origin() {
+    if is_of_api {
         headers.extend(at.endpoint.headers.clone());
     }
     let [method, uri] = ORIGINAL;
@@ -159,6 +163,7 @@ pub(crate) fn settings(section: &mut Section<'_, '_>, is_open: bool) -> Option<T
     let tenant: Option<String> = section.need("tenant");
     let why = format!("{RESERVED_TENANT} is the gateway's own: no caller may have it");
     section.check(tenant.as_deref() != Some(RESERVED_TENANT), "tenant", &why);
+    section.require("rate");
     let (rate, new_keys) = (
         tokens::rate(section, "rate"),
         tokens::rate(section, "new_keys"),
@@ -202,11 +207,8 @@ fn authorize_of(mut section: Section<'_, '_>) -> Option<Authorize> {
 pub(crate) fn check(tool: &Tool, endpoint: &Endpoint, section: &mut Section<'_, '_>) {
     let tokenless = tool.proxy().and_then(|policy| policy.tokenless.as_deref());
     let Some(tokenless) = tokenless else { return };
-    let has_user = !endpoint.url.username().is_empty() || endpoint.url.password().is_some();
-    let mut own = endpoint.headers.keys();
-    let has_own = has_user || own.any(|name| CREDENTIALS.contains(&name.as_str()));
     let why = "the API would get the gateway's own credential with requests of everyone";
-    section.check(!has_own, "caller", why);
+    section.check(!endpoint.has_credential(), "caller", why);
     let may_be_of_payment = tool.key.places.iter().any(is_of_payment);
     if may_be_of_payment && tokenless.authorize.is_none() {
         let name = &tool.name;

@@ -240,6 +240,16 @@ impl Message {
         methods.map(|method| method.trim().to_ascii_uppercase())
     }
 
+    /// Whether it has an `Authorization` that tells its caller from others.
+    ///
+    /// A payment does not: each request may bring another one. Nor do cookies and others: many clients may have the same.
+    pub fn has_authorization(&self) -> bool {
+        self.headers.iter().any(|(name, value)| {
+            let has_scheme = value.trim().split_once([' ', '\t']).is_some();
+            name == "authorization" && has_scheme && !payment::is_payment(name, value)
+        })
+    }
+
     /// Path and query.
     pub fn target(&self) -> String {
         match &self.query {
@@ -337,13 +347,6 @@ impl Policy {
         }
         counted.extend(credentials::in_list(&self.uncounted_headers));
         counted
-    }
-
-    /// Whether a request has a credential that counts, so that no other caller's repetition is the same request.
-    ///
-    /// `own`: its `Authorization` and `Cookie`. A payment is none: each request may bring another one.
-    pub fn has_credential(&self, message: &Message, own: &str) -> bool {
-        !own.is_empty() || credentials::are_in(&self.counted(), &message.headers)
     }
 
     /// Whether a header's value is not kept or shown.

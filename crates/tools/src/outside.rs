@@ -1,6 +1,6 @@
-//! Requests to systems that are not tools: sources of reconciliations, and the webhook.
+//! Requests to systems that are not tools: sources of reconciliations, the webhook, and what says who a caller is.
 //!
-//! Neither has an effect that a repetition could double.
+//! None has an effect that a repetition could double.
 
 use std::fmt;
 use std::time::Duration;
@@ -39,11 +39,15 @@ impl fmt::Debug for Webhook {
 }
 
 impl Downstream {
-    /// The client for a system that is not a tool.
-    fn client_outside(&self, url: &Url) -> Result<reqwest::Client, String> {
+    /// The client for a system that is not a tool. `reuse`: how long a connection is kept; `None`: it is not.
+    fn client_outside(
+        &self,
+        url: &Url,
+        reuse: Option<Duration>,
+    ) -> Result<reqwest::Client, String> {
         let pool = Pool {
             party: Party::Outside,
-            reuse: Some(OUTSIDE_REUSE),
+            reuse,
             is_secure: url.scheme() == SECURE,
         };
         self.pools.client(&pool)
@@ -61,7 +65,7 @@ impl Downstream {
         mut take: impl FnMut(usize) -> Result<(), String>,
     ) -> Result<Bytes, String> {
         let by = Instant::now() + timeout;
-        let client = self.client_outside(&url)?;
+        let client = self.client_outside(&url, Some(OUTSIDE_REUSE))?;
         let asked = client.get(url).headers(headers);
         let mut response = in_time(by, send(asked)).await?;
         // Any other success may be a part of it, or something else.
@@ -87,7 +91,8 @@ impl Downstream {
         }
     }
 
-    /// Asks a system with these headers. Returns the status and the headers of its answer; a body is not read.
+    /// Asks a system with these headers, on a connection that no other question has. Returns the status and the headers of
+    /// its answer; a body is not read.
     ///
     /// # Errors
     /// There is no answer in time; says why.
@@ -97,7 +102,7 @@ impl Downstream {
         headers: HeaderMap,
         timeout: Duration,
     ) -> Result<(StatusCode, HeaderMap), String> {
-        let client = self.client_outside(&url)?;
+        let client = self.client_outside(&url, None)?;
         let asked = client.get(url).headers(headers);
         let mut answer = in_time(Instant::now() + timeout, send(asked)).await?;
         let headers = std::mem::take(answer.headers_mut());
@@ -117,7 +122,7 @@ impl Downstream {
     ) -> Result<(), String> {
         let by = Instant::now() + webhook.timeout;
         let body = json!({ "event": event, "id": id, "data": data }).to_string();
-        let client = self.client_outside(&webhook.url)?;
+        let client = self.client_outside(&webhook.url, Some(OUTSIDE_REUSE))?;
         let about = format!("{event}:{id}");
         let mut headers = webhook.headers.clone();
         headers.extend(signed::headers(&webhook.secrets, &about, &body, now));

@@ -39,7 +39,7 @@ pub enum Party {
     ///
     /// A surplus answer to one of them must not be taken for a call's.
     Passing { tenant: String, proxy: String },
-    /// A system that is not a tool: a source of a reconciliation, or the webhook.
+    /// A system that is not a tool: a source of a reconciliation, the webhook, or what says who a caller is.
     Outside,
 }
 

@@ -9,7 +9,10 @@ use crate::support::stores::{Stores, on_both_stores};
 use crate::support::upstream::{Does, Upstream};
 use crate::support::{Answer, Gateway, client};
 
-on_both_stores!(a_call_that_is_paid_after_a_demand_is_the_same_and_is_paid_once,);
+on_both_stores! {
+    a_call_that_is_paid_after_a_demand_is_the_same_and_is_paid_once,
+    a_key_among_the_arguments_names_the_call_whatever_else_changes,
+}
 
 async fn call(gateway: &Gateway, name: &str, args: Value, more: Value) -> Answer {
     Answer::to(request(gateway, name, args, more)).await
@@ -107,6 +110,55 @@ async fn a_call_that_is_paid_after_a_demand_is_the_same_and_is_paid_once(stores:
             "a receipt is not shown: {shown}"
         );
     }
+    gateway.stop().await;
+}
+
+/// As UCP has it over MCP.
+async fn a_key_among_the_arguments_names_the_call_whatever_else_changes(stores: &Stores) {
+    let upstream = Upstream::modern().await;
+    upstream.list(&[tool("complete")]);
+    let key = "[tools.complete]\nupstream = \"up\"\nkey = { from = [\"/meta/idempotency-key\"], source = \"required\" }";
+    let gateways = stores.gateways(&config(&upstream, key)).await;
+    let (gateway, last) = (&gateways[0], gateways.last().expect("one"));
+    let args = |key: &str, id: &str| json!({ "id": "c1", "meta": { "idempotency-key": key, "request_id": id } });
+    let first = call(gateway, "complete", args("k1", "r1"), json!({})).await;
+    first.expect_ok();
+    let again = call(last, "complete", args("k1", "r1"), json!({})).await;
+    assert_eq!(again.expect_ok().meta("replayed"), true);
+    let other = call(last, "complete", args("k1", "r2"), json!({})).await;
+    assert_eq!(other.meta("problem")["type"], "/problems/key-reused");
+    let none = call(gateway, "complete", json!({ "id": "c1" }), json!({})).await;
+    assert_eq!(none.meta("problem")["type"], "/problems/key-missing");
+    assert_eq!(upstream.effects(), 1);
+    let second = call(gateway, "complete", args("k2", "r2"), json!({})).await;
+    second.expect_ok();
+    assert_eq!(upstream.effects(), 2);
+}
+
+/// A server may execute first, and settle then.
+#[tokio::test]
+async fn a_demand_after_a_payment_was_tried_proves_nothing() {
+    let upstream = Upstream::modern().await;
+    upstream.list(&[tool("buy")]);
+    let gateway = Gateway::start(&config(&upstream, "")).await;
+    let tried = json!({
+        "isError": true,
+        "content": [],
+        "structuredContent": { "x402Version": 2, "accepts": [] },
+        "_meta": { "x402/payment-response": { "success": false } },
+    });
+    upstream.then(Does::Ask(tried));
+    let paid = json!({ "x402/payment": { "payload": PAYMENT } });
+    for _ in 0..3 {
+        let unknown = call(&gateway, "buy", json!({ "n": 1 }), paid.clone()).await;
+        assert_eq!(
+            unknown.meta("problem")["type"],
+            "/problems/outcome-unknown",
+            "{}",
+            unknown.text
+        );
+    }
+    assert_eq!(upstream.seen("tools/call").len(), 1);
     gateway.stop().await;
 }
 

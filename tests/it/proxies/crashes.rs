@@ -37,7 +37,7 @@ fn token(name: &str, tenant: &str) -> String {
 
 async fn an_order_of_acp_is_made_once_wherever_its_gateway_ends(stores: &Stores) {
     let tool = Tool::start().await;
-    let more = "profile = \"acp@2026-04-17\"\ncaller = \"passed\"\ntenant = \"shop\"";
+    let more = "profile = \"acp@2026-04-17\"\ncaller = \"passed\"\ntenant = \"shop\"\nrate = { per_second = 1000, burst = 1000 }";
     let case = Case {
         config: format!("{}{}", token("desk", "shop"), api(&tool, more)),
         headers: vec![("authorization", ALICE.to_owned())],

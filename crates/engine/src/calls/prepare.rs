@@ -44,6 +44,10 @@ impl Engine {
     pub(super) fn at_for(&self, caller: &Caller, request: &Request) -> Result<Arc<ToolAt>, Error> {
         let at = self.tool_for(caller, &request.tool)?;
         match (&request.proxied, at.tool.proxy()) {
+            // A reload has come between: the caller was let in by other rules than those of today.
+            (Some(proxied), Some(policy)) if !proxied.has_same_callers(policy) => {
+                Err(ErrorKind::NotChecked.alone())
+            }
             (Some(Proxied { message, .. }), Some(_)) => {
                 Ok(at.for_request(&message.method, &message.path))
             }

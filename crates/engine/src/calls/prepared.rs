@@ -17,7 +17,7 @@ use oncegate_rules::key_scheme::fingerprints::Fingerprints;
 use oncegate_rules::key_scheme::identity::{Asking, LookupKey};
 use oncegate_rules::key_scheme::{KeyScheme, KeySchemeId, identity};
 use oncegate_rules::mcp::elicitation::Answer;
-use oncegate_rules::proxy::Message;
+use oncegate_rules::proxy::{Message, Policy};
 use oncegate_rules::record::{Intent, Record};
 use oncegate_rules::secret::Secrets;
 use oncegate_rules::session::{LINE_LENGTH, Preconditions, similar_group};
@@ -65,6 +65,19 @@ pub struct Proxied {
     pub message: Arc<Message>,
     /// The stored form of it.
     pub stored_form: Bytes,
+    /// The API as it was configured when the request was read.
+    pub read_by: Arc<ToolAt>,
+}
+
+impl Proxied {
+    /// Whether today's API knows its callers, and treats their credentials, as it did when the request was read.
+    pub(super) fn has_same_callers(&self, today: &Policy) -> bool {
+        let read_by = self.read_by.tool.proxy();
+        read_by.is_some_and(|read_by| {
+            read_by.tokenless == today.tokenless
+                && read_by.passes_authorization == today.passes_authorization
+        })
+    }
 }
 
 /// Whether a request answers a server's questions.

@@ -47,7 +47,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::Key(refused @ key::Refused::FieldMissing(_)) => Self::invalid_request(&refused.to_string()),
             ErrorKind::Forbidden => Self::forbidden("this token may not do that"),
             ErrorKind::Unauthenticated(why) => Self::new(Slug::Unauthenticated, format!("This request ran nothing: {why}. Send it again with a credential that the API takes, with the same key.")),
-            ErrorKind::NotAuthorized => Self::new(Slug::CallerNotChecked, "This request ran nothing: the gateway has to ask the API whether to let the caller in, and got no answer. Wait, then send the same request again with the same key; do not use another key.").waiting(RETRY_TOOL),
+            ErrorKind::NotChecked => Self::new(Slug::CallerNotChecked, "This request ran nothing: the gateway could not find out whether to let its caller in. Wait, then send the same request again with the same key; do not use another key.").waiting(RETRY_TOOL),
             ErrorKind::UnknownTool => Self::new(Slug::UnknownTool, "Nothing was run: there is no tool of this name. Do not repeat the request; choose a tool that exists."),
             ErrorKind::UnknownCall => Self::new(Slug::UnknownCall, "There is no call with this id among those that you may read."),
             ErrorKind::UnknownSaga => Self::new(Slug::UnknownSaga, "There is no saga of this name; it begins with the first call that names it."),

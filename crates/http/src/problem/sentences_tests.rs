@@ -36,7 +36,7 @@ fn every_problem_says_what_to_do_next_and_none_leads_to_a_second_effect() {
         ErrorKind::Key(key::Refused::FieldMissing("/id".into())),
         ErrorKind::Forbidden,
         ErrorKind::Unauthenticated("the API has not let this caller in"),
-        ErrorKind::NotAuthorized,
+        ErrorKind::NotChecked,
         ErrorKind::UnknownTool,
         ErrorKind::UnknownCall,
         ErrorKind::UnknownSaga,

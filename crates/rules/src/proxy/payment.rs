@@ -17,15 +17,27 @@ pub const HEADERS: [&str; 3] = ["payment-authorization", "payment-signature", "x
 /// Headers of an answer that hold a receipt.
 const RECEIPTS: [&str; 3] = ["payment-receipt", "payment-response", "x-payment-response"];
 
+/// A word of a sentence is shorter.
+const LONG_TOKEN: usize = 16;
+
 /// The scheme of a payment in `Authorization`.
 const SCHEME: &str = "payment";
 
 /// Whether a header holds a payment. `name` is in lower case.
 ///
-/// A challenge may name another header than `Authorization` for it, so the scheme counts in each, before what can be read.
+/// A challenge may name another header than `Authorization` for it, so the scheme counts in each, before what looks like one.
 pub fn is_payment(name: &str, value: &str) -> bool {
-    let is_read = || name == "authorization" || read(value).is_some_and(|value| value.is_object());
-    is_header(name) || is_of_scheme(value) && is_read()
+    let looks_like_one = || is_token(value) || read(value).is_some_and(|value| value.is_object());
+    let may_be_one = || name == "authorization" || name != "cookie" && looks_like_one();
+    is_header(name) || is_of_scheme(value) && may_be_one()
+}
+
+/// Whether a scheme stands before one long token (RFC 9110, token68), which need not be readable.
+fn is_token(value: &str) -> bool {
+    let token = value.trim().split_once([' ', '\t']);
+    let token = token.map_or("", |(_, token)| token.trim());
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    token.len() >= LONG_TOKEN && token.bytes().all(is_of_token)
 }
 
 /// Whether a header of this name holds a payment, in any spelling. `name` is in lower case.
@@ -126,7 +138,15 @@ mod tests {
             ("payment-authorization", "Payment e30=", true),
             ("payment_authorization", "", true),
             ("x-other", "Payment e30=", true),
+            (
+                "x-other",
+                "Payment eyJhIjoxODQ0Njc0NDA3MzcwOTU1MTYxNX0",
+                true,
+            ),
+            ("x-other", "Payment abcdefgh.abcdefgh.abcdefgh", true),
+            ("cookie", "Payment e30=", false),
             ("x-other", "Payment received", false),
+            ("x-other", "Payment of the invoice of November", false),
             ("x-other", "Payment 1", false),
             ("x-other", "e30=", false),
             ("payment-receipt", "e30=", false),
