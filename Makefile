@@ -2,7 +2,7 @@
 # and `packages-check`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist packages packages-check packages-empty run test test-these test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk commerce kits abuse bench bench-peers bench-ledger bench-large breaks mutants mutants-changed audit
+.PHONY: install dist packages packages-check packages-empty run test test-these test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk commerce commerce-specs kits abuse bench bench-peers bench-ledger bench-large breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -190,6 +190,14 @@ commerce:
 	@scripts/setup commerce
 	$(call build,oncegate)
 	@scripts/commerce
+
+# The schema and the examples of ACP's specification, and the idempotency tests of UCP's conformance suite, before a real gateway
+# with the files of config/commerce. ACP_REPOSITORY and UCP_REPOSITORY name other places than GitHub that have them. Takes git,
+# python3, PyPI and npm's registry; half a minute, and some more for the packages.
+commerce-specs:
+	@scripts/setup commerce-specs
+	$(call build,oncegate)
+	@scripts/commerce_specs
 
 # The Python and TypeScript clients: linted, typed, built into target/kits/built, and tested as built before a real gateway and a
 # tool that misbehaves; and what the webhook is told is verified by the libraries `standardwebhooks` of both registries. Takes python3 (3.11), PyPI and npm's registry; two minutes, and some more for the packages.

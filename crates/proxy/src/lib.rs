@@ -65,7 +65,7 @@ use oncegate_engine::{
 };
 use oncegate_http::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
 use oncegate_http::problem::refusals::Asker;
-use oncegate_http::problem::{KeyAction, Problem, Slug};
+use oncegate_http::problem::{Effect, KeyAction, Problem, Slug};
 use oncegate_http::read::read_body;
 use oncegate_http::{Http, MaxBody, Routes, auth, host};
 use oncegate_rules::caller::Caller;
@@ -77,8 +77,9 @@ use oncegate_rules::record::CallId;
 /// The header with the gateway's token, if `Authorization` holds the API's.
 const OWN_TOKEN: HeaderName = HeaderName::from_static("oncegate-token");
 
-/// What a caller is told about a key that may be another caller's.
-const OTHER_CALLER: &str = "This request was not run: its key was used before, with another request or another credential. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask an operator what became of that call.";
+/// What a caller without a token is told about a key that may be another caller's.
+const MAY_BE_OTHERS: &str = "This request was not run: its key was used before with another credential. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask an operator what became of that call.";
+const OTHER_REQUEST: &str = "This request was not run: its key was used before for another request, which may have been executed. If you mean the same thing in other words, do not use a new key: send exactly the earlier request. Use a new key only for a new intent.";
 
 /// The path prefix of proxies.
 const PREFIX: &str = "/proxy/";
@@ -312,7 +313,11 @@ impl Waiting<'_> {
             // It may be another caller's call.
             if self.entry.tokenless.is_some() && problem.slug == Slug::KeyReused {
                 problem.call_id = None;
-                OTHER_CALLER.clone_into(&mut problem.detail);
+                let detail = match problem.effect {
+                    Effect::Unknown => MAY_BE_OTHERS,
+                    _ => OTHER_REQUEST,
+                };
+                detail.clone_into(&mut problem.detail);
             }
             if asks_for_payment {
                 problem.key_action = KeyAction::Reuse;

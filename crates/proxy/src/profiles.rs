@@ -25,7 +25,7 @@ answers = "acp"
         r#"compare = "bytes"
 send_key = "as_is"
 authority = "caller"
-uncounted_headers = ["signature", "signature-input"]
+uncounted_headers = ["request-signature", "signature", "signature-input"]
 dedup_window = "48h"
 answers = "ucp"
 "#,

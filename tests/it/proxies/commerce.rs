@@ -10,6 +10,7 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 on_both_stores! {
     acp_refuses_a_request_without_a_key_and_sends_nothing,
     acp_compares_what_json_means_and_tells_null_from_absent,
+    another_body_under_a_key_is_a_conflict_also_beside_a_credential,
     acp_has_keys_for_each_path,
     acp_knows_keys_from_before_they_counted_for_one_path,
     a_call_is_asked_about_by_the_key_with_which_it_was_sent,
@@ -111,6 +112,32 @@ async fn acp_compares_what_json_means_and_tells_null_from_absent(stores: &Stores
         is_acp_error(&refused, 422, "idempotency_conflict");
     }
     assert_eq!(tool.effects(), 1);
+}
+
+/// A client that is told "in flight" would ask for ever.
+async fn another_body_under_a_key_is_a_conflict_also_beside_a_credential(stores: &Stores) {
+    let tool = Tool::start().await;
+    let acp = format!("{ACP}\nredact = {{ request = [\"/card\"] }}");
+    let gateway = stores.gateway(&api(&tool, &acp)).await;
+    let ask = async |key: &str, credential: &str, body: &str| {
+        let headers = [("idempotency-key", key), ("x-api-key", credential)];
+        with_headers(&gateway, "/checkout_sessions?a=1", &headers, body).await
+    };
+    assert_eq!(ask("k", "one", "{\"a\":1}").await.status, 200);
+    for (credential, body, status, code) in [
+        ("one", "{\"a\":2}", 422, "idempotency_conflict"),
+        ("two", "{\"a\":2}", 422, "idempotency_conflict"),
+        // It may be the same request, with a new credential.
+        ("two", "{\"a\":1}", 409, "idempotency_in_flight"),
+        ("two", "{ \"a\": 1.0 }", 409, "idempotency_in_flight"),
+    ] {
+        is_acp_error(&ask("k", credential, body).await, status, code);
+    }
+    // What is not stored cannot be compared.
+    assert_eq!(ask("k2", "one", "{\"card\":1}").await.status, 200);
+    let hidden = ask("k2", "one", "{\"card\":2}").await;
+    is_acp_error(&hidden, 409, "idempotency_in_flight");
+    assert_eq!(tool.effects(), 2);
 }
 
 async fn acp_has_keys_for_each_path(stores: &Stores) {

@@ -78,6 +78,14 @@ async fn a_caller_is_known_by_its_credential_and_another_one_gets_nothing_of_its
         refused.expect_problem("unauthenticated");
     }
     assert_eq!(tool.requests(), 1);
+    // Another body is surely another request, whoever sends it.
+    for caller in [ALICE, BOB] {
+        let headers = [("idempotency-key", "k"), caller];
+        let other = with_headers(&gateway, "/orders", &headers, "{\"amount\":2}").await;
+        let other = other.expect_problem("key-reused");
+        assert_eq!(other.at("/key_action"), "rotate", "{}", other.text);
+        assert!(other.at("/call_id").is_null() && !other.text.contains("of alice"));
+    }
     // While it runs, and while it is unknown, another caller is not told of it either.
     tool.then(Act::ExecuteThenDrop);
     order(&gateway, "k2", &[ALICE])

@@ -127,7 +127,7 @@ async fn a_call_that_stays_unknown_costs_few_commands_of_a_redis() {
     let began = Instant::now();
     sleep(Duration::from_secs(5)).await;
     let of_a_second = commands(&redis).await as f64 / began.elapsed().as_secs_f64();
-    assert!(of_a_second <= 40.0, "{of_a_second} commands a second");
+    assert!(of_a_second <= 60.0, "{of_a_second} commands a second");
 }
 
 /// One large read would delay the commands of all others.

@@ -44,7 +44,12 @@ fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
             || own.is_some_and(|own| credentials::are_in(&list, &own.headers))
             || credentials::are_in(&list, &stored_form::headers(&held.intent.args))
     };
-    let is_unclear = is_unclear || call.at.tool.proxy().is_some_and(has_credentials);
+    let is_other = || {
+        let scheme = &call.at.key_scheme;
+        scheme.is_surely_other(&held.intent.args, &call.raw)
+    };
+    let has_credentials = call.at.tool.proxy().is_some_and(has_credentials);
+    let is_unclear = is_unclear || has_credentials && !is_other();
     let reused = match (is_unclear, is_business) {
         (false, _) if intent.key_source == Source::Elicitation => Reused::Answered,
         (true, _) => Reused::Unclear,

@@ -5,6 +5,10 @@
 use serde_json::Value;
 
 use super::KeyScheme;
+use crate::json::canonical;
+use crate::key::Pointer;
+use crate::proxy::compared_form::{self, whole_form};
+use crate::proxy::{credentials, paths, stored_form};
 use crate::schema::holder_of;
 use crate::{json, redact, replay};
 
@@ -39,13 +43,43 @@ impl KeyScheme {
         places.truncate(MAX_PLACES);
         places
     }
+
+    /// Whether a proxied request surely asks for something else than a stored one, whatever credentials each of them has.
+    ///
+    /// It does if method, path, query or body count and differ. False where these are masked, or too long to compare.
+    pub fn is_surely_other(&self, stored: &[u8], args: &[u8]) -> bool {
+        if self.headers.is_none() || stored.len().max(args.len()) > MAX_ARGS {
+            return false;
+        }
+        let read = |args: &str| json::parse(args).ok();
+        let stored = stored_form::content(stored)
+            .and_then(|message| read(&whole_form(&message, "").to_string()));
+        let args = str::from_utf8(args).ok().and_then(read);
+        let content = |form: Value| {
+            let mut content = self.compared(&self.counted(&form)).into_owned();
+            for member in ["headers", compared_form::CREDENTIAL, credentials::ALL] {
+                Pointer::to(&[member]).remove_from(&mut content);
+            }
+            // Two paths that some server takes for the same one may be one.
+            if let Some(path) = form["path"].as_str() {
+                content["path"] = paths::plainest(path).into();
+            }
+            canonical(&content)
+        };
+        match (stored, args) {
+            (Some(stored), Some(args)) => content(stored) != content(args),
+            _ => false,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::Policy;
+    use crate::proxy::tests::post;
     use crate::testing::tool;
-    use crate::tool::Tool;
+    use crate::tool::{Protocol, Proxy, Tool};
 
     fn differing(tool: &Tool, stored: &str, args: &str) -> Vec<String> {
         KeyScheme::of(tool).differing(stored.as_bytes(), args.as_bytes())
@@ -82,5 +116,48 @@ mod tests {
         let of_size = |one, other| differing(&tool, &large(1, one), &large(2, other));
         assert_eq!(of_size(MAX_ARGS, MAX_ARGS), ["/a"]);
         assert_eq!(of_size(MAX_ARGS + 1, MAX_ARGS + 1), [""; 0]);
+    }
+
+    #[test]
+    fn a_proxied_request_is_surely_another_one_if_its_content_differs() {
+        let mut policy = Policy {
+            redact: vec![Pointer::to(&["card"])],
+            ..Policy::default()
+        };
+        policy.key_header = "idempotency-key".into();
+        let tool = Tool {
+            protocol: Protocol::Proxy(Proxy {
+                policy: policy.clone(),
+                ..Proxy::default()
+            }),
+            ..tool("api")
+        };
+        let scheme = KeyScheme::of(&tool);
+        let asked = |path: &str, credential: &str, body: &str| {
+            let mut message = post("application/json", body);
+            message.path = path.to_owned();
+            message
+                .headers
+                .push(("x-api-key".to_owned(), credential.to_owned()));
+            message
+        };
+        let is_other = |stored: (&str, &str, &str), other: (&str, &str, &str)| {
+            let stored = asked(stored.0, stored.1, stored.2);
+            let other = whole_form(&asked(other.0, other.1, other.2), other.1);
+            scheme.is_surely_other(&policy.stored_form(&stored), other.to_string().as_bytes())
+        };
+        let first = ("/a", "one", r#"{"a":1,"b":[]}"#);
+        for (other, is) in [
+            (("/a", "one", r#"{"a":2,"b":[]}"#), true),
+            (("/a", "two", r#"{"a":2,"b":[]}"#), true),
+            (("/b", "one", first.2), true),
+            (("/a", "two", first.2), false),
+            (("//a", "two", r#"{ "b": [], "a": 1.0 }"#), false),
+        ] {
+            assert_eq!(is_other(first, other), is, "{other:?}");
+        }
+        let hidden = ("/a", "one", r#"{"card":1}"#);
+        assert!(!is_other(hidden, ("/a", "two", r#"{"card":2}"#)));
+        assert!(!scheme.is_surely_other(b"{}", b"{}"));
     }
 }

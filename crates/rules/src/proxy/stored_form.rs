@@ -226,6 +226,29 @@ pub fn message(stored_form: &[u8]) -> Option<Message> {
     })
 }
 
+/// The request of a stored form without its masked headers. `None`: it is not a stored form, or another part is masked.
+pub fn content(stored_form: &[u8]) -> Option<Message> {
+    let stored_form: Stored<RequestHead> = serde_json::from_slice(stored_form).ok()?;
+    let (head, mut headers, body) = stored_form.into_parts()?;
+    let has_mask = |bytes: &[u8]| {
+        bytes
+            .windows(MASK.len())
+            .any(|some| some == MASK.as_bytes())
+    };
+    let query = head.query.as_deref().unwrap_or_default();
+    if has_mask(query.as_bytes()) || has_mask(&body) {
+        return None;
+    }
+    headers.retain(|(_, value)| value != MASK);
+    Some(Message {
+        method: head.method,
+        path: head.path,
+        query: head.query,
+        headers,
+        body,
+    })
+}
+
 /// The headers of a stored form's request, some with masked values. None: it is not a stored form.
 pub fn headers(stored_form: &[u8]) -> Vec<(String, String)> {
     #[derive(Deserialize)]
