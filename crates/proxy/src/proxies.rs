@@ -153,10 +153,14 @@ impl Proxies {
         entry: &Entry,
         asked: Asked,
     ) -> Result<Through, Error> {
-        let at = entry.at.clone();
-        self.engine.tool_for(caller, &at.tool.name)?;
+        let at = self.engine.tool_for(caller, &entry.at.tool.name)?;
         let policy = at.tool.proxy();
         let policy = policy.ok_or_else(|| ErrorKind::UnknownTool.alone())?;
+        let let_in_by = entry.at.tool.proxy();
+        if !let_in_by.is_some_and(|let_in_by| let_in_by.has_same_callers(policy)) {
+            // A reload has come while the body was read.
+            return Err(ErrorKind::NotChecked.alone());
+        }
         let message = &asked.message;
         let refuse = |why: &str| ErrorKind::InvalidRequest(why.to_owned()).alone();
         let judge = || (mistake(message), policy.decide_on(message));

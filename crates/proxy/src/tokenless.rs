@@ -33,7 +33,7 @@ const ORIGINAL: [HeaderName; 2] = [
     HeaderName::from_static("x-original-uri"),
 ];
 
-/// Headers about the body of the request, or about what it asks for. The question has another answer and no body.
+/// Headers about the body of the request, or about what it asks for. The question is a GET without a body.
 const OF_REQUEST: [HeaderName; 10] = [
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -48,7 +48,7 @@ const OF_REQUEST: [HeaderName; 10] = [
 ];
 
 const NO_CREDENTIAL: &str =
-    "it has no credential for the API, so its caller could not be told from any other one";
+    "it has no Authorization for the API, so its caller cannot be told from others";
 const NOT_LET_IN: &str = "the API has not let its caller in";
 
 /// All callers of a proxy: they share a tenant, and how fast they may be.
@@ -140,7 +140,7 @@ fn asked_with(
             headers.append(header, as_header(value)?);
         }
     }
-    // Those of the proxy are for the API alone.
+    // The headers that the proxy sets are for the API alone.
     if is_of_api {
         headers.extend(at.endpoint.headers.clone());
     }

@@ -349,6 +349,11 @@ impl Policy {
         counted
     }
 
+    /// Whether callers are known, and their credentials treated, as by another policy.
+    pub fn has_same_callers(&self, other: &Self) -> bool {
+        self.tokenless == other.tokenless && self.passes_authorization == other.passes_authorization
+    }
+
     /// Whether a header's value is not kept or shown.
     fn hides_header(&self, name: &str, value: &str) -> bool {
         is_secret(name)

@@ -73,10 +73,7 @@ impl Proxied {
     /// Whether today's API knows its callers, and treats their credentials, as it did when the request was read.
     pub(super) fn has_same_callers(&self, today: &Policy) -> bool {
         let read_by = self.read_by.tool.proxy();
-        read_by.is_some_and(|read_by| {
-            read_by.tokenless == today.tokenless
-                && read_by.passes_authorization == today.passes_authorization
-        })
+        read_by.is_some_and(|read_by| read_by.has_same_callers(today))
     }
 }
 

@@ -46,7 +46,7 @@ fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
     };
     let is_other = || {
         let scheme = &call.at.key_scheme;
-        scheme.is_surely_other(&held.intent.args, &call.raw)
+        scheme.is_surely_other(held, intent, &call.raw)
     };
     let has_credentials = call.at.tool.proxy().is_some_and(has_credentials);
     let is_unclear = is_unclear || has_credentials && !is_other();

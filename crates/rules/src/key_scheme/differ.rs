@@ -9,6 +9,7 @@ use crate::json::canonical;
 use crate::key::Pointer;
 use crate::proxy::compared_form::{self, whole_form};
 use crate::proxy::{credentials, paths, stored_form};
+use crate::record::{Intent, Record};
 use crate::schema::holder_of;
 use crate::{json, redact, replay};
 
@@ -44,10 +45,18 @@ impl KeyScheme {
         places
     }
 
-    /// Whether a proxied request surely asks for something else than a stored one, whatever credentials each of them has.
+    /// Whether a proxied request surely asks for something else than a stored call, whatever credentials each of them has.
     ///
-    /// It does if method, path, query or body count and differ. False where these are masked, or too long to compare.
-    pub fn is_surely_other(&self, stored: &[u8], args: &[u8]) -> bool {
+    /// It does if method, path, query or body count and differ. False where these are masked, or too long to compare, and
+    /// where the call was claimed by another key scheme: by that one the two may be the same.
+    pub fn is_surely_other(&self, held: &Record, intent: &Intent, args: &[u8]) -> bool {
+        held.aliases.is_empty()
+            && held.intent.key_scheme == intent.key_scheme
+            && self.has_other_content(&held.intent.args, args)
+    }
+
+    /// `stored`: the stored form of a request. `args`: the whole form of another one.
+    fn has_other_content(&self, stored: &[u8], args: &[u8]) -> bool {
         if self.headers.is_none() || stored.len().max(args.len()) > MAX_ARGS {
             return false;
         }
@@ -148,7 +157,7 @@ mod tests {
         let is_other = |stored: (&str, &str, &str), other: (&str, &str, &str)| {
             let stored = asked(stored.0, stored.1, stored.2);
             let other = whole_form(&asked(other.0, other.1, other.2), other.1);
-            scheme.is_surely_other(&policy.stored_form(&stored), other.to_string().as_bytes())
+            scheme.has_other_content(&policy.stored_form(&stored), other.to_string().as_bytes())
         };
         let first = ("/a", "one", r#"{"a":1,"b":[]}"#);
         for (other, is) in [
@@ -162,6 +171,6 @@ mod tests {
         }
         let hidden = ("/a", "one", r#"{"card":1}"#);
         assert!(!is_other(hidden, ("/a", "two", r#"{"card":2}"#)));
-        assert!(!scheme.is_surely_other(b"{}", b"{}"));
+        assert!(!scheme.has_other_content(b"{}", b"{}"));
     }
 }

@@ -212,34 +212,29 @@ impl Policy {
 
 /// The request of a stored form. `None`: it is not a stored form, or a part is masked.
 pub fn message(stored_form: &[u8]) -> Option<Message> {
-    if !redact::is_whole(stored_form) {
-        return None;
-    }
-    let stored_form: Stored<RequestHead> = serde_json::from_slice(stored_form).ok()?;
-    let (head, headers, body) = stored_form.into_parts()?;
-    Some(Message {
-        method: head.method,
-        path: head.path,
-        query: head.query,
-        headers,
-        body,
-    })
+    redact::is_whole(stored_form).then(|| read(stored_form))?
 }
 
 /// The request of a stored form without its masked headers. `None`: it is not a stored form, or another part is masked.
 pub fn content(stored_form: &[u8]) -> Option<Message> {
-    let stored_form: Stored<RequestHead> = serde_json::from_slice(stored_form).ok()?;
-    let (head, mut headers, body) = stored_form.into_parts()?;
+    let mut message = read(stored_form)?;
     let has_mask = |bytes: &[u8]| {
         bytes
             .windows(MASK.len())
             .any(|some| some == MASK.as_bytes())
     };
-    let query = head.query.as_deref().unwrap_or_default();
-    if has_mask(query.as_bytes()) || has_mask(&body) {
+    let query = message.query.as_deref().unwrap_or_default();
+    if has_mask(query.as_bytes()) || has_mask(&message.body) {
         return None;
     }
-    headers.retain(|(_, value)| value != MASK);
+    message.headers.retain(|(_, value)| value != MASK);
+    Some(message)
+}
+
+/// The request of a stored form, masks included.
+fn read(stored_form: &[u8]) -> Option<Message> {
+    let stored_form: Stored<RequestHead> = serde_json::from_slice(stored_form).ok()?;
+    let (head, headers, body) = stored_form.into_parts()?;
     Some(Message {
         method: head.method,
         path: head.path,
