@@ -32,9 +32,11 @@ pub(crate) fn enter(connection: &Connection, change: &Change) -> Result<Result<R
         return Ok(Ok(record));
     };
     let now = record.updated_at;
+    let session = session_key(&record.intent.tenant, &record.intent.session_id);
     let entrant = Entrant {
         connection,
-        session: session_key(&record.intent.tenant, &record.intent.session_id),
+        session,
+        newest: newest(connection, session)?,
         call_id: record.intent.call_id,
         now,
     };
@@ -65,6 +67,8 @@ pub(crate) fn enter(connection: &Connection, change: &Change) -> Result<Result<R
 struct Entrant<'a> {
     connection: &'a Connection,
     session: SessionKey,
+    /// The newest token of the session, and whether it is frozen.
+    newest: Option<(u64, bool)>,
     call_id: CallId,
     now: Timestamp,
 }
@@ -74,18 +78,13 @@ impl Entrant<'_> {
     ///
     /// The lock comes last: a call that another condition refuses must not wait for it.
     fn denied(&self, admission: &Admission) -> Result<Option<Denied>> {
-        let newest = newest(self.connection, self.session)?;
-        if newest.is_some_and(|(_, frozen)| frozen) {
+        if self.newest.is_some_and(|(_, frozen)| frozen) {
             return Ok(Some(Denied::Frozen));
         }
         if let Token::This(_) = admission.token {
-            let newest = newest.map(|(token, _)| token);
-            let sql = "SELECT token FROM ledger";
-            let accepted = first(self.connection, sql, [], |row| row.get::<_, i64>(0))?;
-            let accepted = accepted.ok_or(Error::QueryReturnedNoRows)?;
-            if let Some(denied) =
-                session::token_denied(admission.token, newest, accepted.unsigned_abs())
-            {
+            let newest = self.newest.map(|(token, _)| token);
+            let accepted = accepted(self.connection)?.unsigned_abs();
+            if let Some(denied) = session::token_denied(admission.token, newest, accepted) {
                 return Ok(Some(denied));
             }
         }
@@ -181,12 +180,19 @@ impl Entrant<'_> {
             Token::Next | Token::Undrawn => (self.now.as_microsecond(), 1),
             Token::This(token) => (integer(token), 0),
         };
-        let sql = "INSERT INTO sessions (session, token)
-                 VALUES (?1, max(?2, iif(?3 = 1, (SELECT token + 1 FROM ledger), 0)))
-                 ON CONFLICT DO UPDATE SET token = max(token + ?3, excluded.token) RETURNING token";
-        let drawn = params![self.session, least, step];
-        let token = first(self.connection, sql, drawn, |row| row.get::<_, i64>(0))?;
-        Ok(token.ok_or(Error::QueryReturnedNoRows)?.unsigned_abs())
+        let floor = match step {
+            0 => 0,
+            _ => accepted(self.connection)?.saturating_add(step),
+        };
+        let own = |(token, _)| integer(token).saturating_add(step);
+        let drawn = least.max(floor).max(self.newest.map_or(0, own));
+        // Two plain statements: SQLite keeps copies of pages for one that may insert or update, or that answers a row.
+        let sql = match self.newest {
+            Some(_) => "UPDATE sessions SET token = ?2 WHERE session = ?1",
+            None => "INSERT INTO sessions (session, token) VALUES (?1, ?2)",
+        };
+        execute(self.connection, sql, params![self.session, drawn])?;
+        Ok(drawn.unsigned_abs())
     }
 
     /// Gives the call a place in a group, or a longer time in it if its time is over.
@@ -207,6 +213,13 @@ impl Entrant<'_> {
         execute(self.connection, sql, lock)?;
         leave_line(self.connection, self.session, self.call_id)
     }
+}
+
+/// No higher token was given out before the last accepted loss.
+fn accepted(connection: &Connection) -> Result<i64> {
+    let sql = "SELECT token FROM ledger";
+    let accepted = first(connection, sql, [], |row| row.get(0))?;
+    accepted.ok_or(Error::QueryReturnedNoRows)
 }
 
 /// The newest token of a session, and whether it is frozen.
@@ -305,6 +318,7 @@ mod tests {
         let entrant = Entrant {
             connection,
             session: SESSION,
+            newest: None,
             call_id: call(n),
             now: Timestamp::from_second(second).expect("a time"),
         };
