@@ -30,6 +30,6 @@ for n, holder in ipairs(holders) do
     end
   end
 end
-take(free)
+take(free, {})
 if #answer > 1 then return answer end
 return { is_there and 'there' or 'put' }

@@ -9,13 +9,13 @@ for _, holder in ipairs(holders) do
   if holder == ARGV[7] then
     local stored = unpack_call(redis.call('GET', KEYS[2]))
     if not stored or stored.cas ~= ARGV[10] then return { 'held', redis.call('GET', KEYS[2]) } end
-    local lost = lost_data()
+    local lost = lost_by_marks()
     if lost then return lost end
     return { 'done', stored.token, marks.writes, stored.other }
   end
   if holder and not gives_up(holder) then return { 'held', redis.call('GET', ARGV[1] .. 'call:' .. holder) } end
 end
-local lost = lost_data()
+local lost = lost_by_marks()
 if lost then return lost end
 if is_late(ARGV[23]) then return { 'late', digits(clock()) } end
 local denied, token, other = nil, '', ''
@@ -24,8 +24,7 @@ if ARGV[21] ~= '' then
   if denied then return denied end
 end
 
-take(keys)
-redis.call('SET', KEYS[2], new_call(token, other, ARGV[17]))
+take(keys, { KEYS[2], new_call(token, other, ARGV[17]) })
 move(nil)
 if KEPT == 'k' then retain(false, redis.call('GET', KEYS[4])) end
 enlist(ARGV[22])

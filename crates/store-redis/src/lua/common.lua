@@ -69,17 +69,19 @@ local function gives_up(id)
   return #head == 48 and string.sub(head, 25, 48) == givers[id].cas
 end
 
--- The keys of all names of the call; and the ids of the calls that hold them, `false` for a free name.
+-- The keys of all names of the call; and the ids of the calls that hold them, `false` for a free name. Reads the marks, too.
 local function names()
   local keys = { KEYS[1] }
   for n = first_name, #KEYS do keys[#keys + 1] = KEYS[n] end
-  return keys, redis.call('MGET', unpack(keys))
+  local found = redis.call('MGET', KEYS[3], unpack(keys))
+  read_marks(table.remove(found, 1))
+  return keys, found
 end
 
--- Gives these names to the call. Puts each giver into the list of its key, which finds it from then on.
-local function take(keys)
+-- Gives these names to the call, and writes what `pairs_of` has beside them, key after key. Puts each giver into the list of
+-- its key, which finds it from then on.
+local function take(keys, pairs_of)
   if #keys == 0 then return end
-  local pairs_of = {}
   for _, key in ipairs(keys) do
     pairs_of[#pairs_of + 1] = key
     pairs_of[#pairs_of + 1] = ARGV[7]

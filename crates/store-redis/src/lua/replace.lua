@@ -10,13 +10,14 @@
 --       28 how many of the last keys are names that the call takes, 29 the latest time at which the run may begin or '',
 --       30 the similar call, if there are no conditions, or ''
 local begins = ARGV[3] ~= ''
-local stored = unpack_call(redis.call('GET', KEYS[2]))
+-- What is sent next is compared with the marks below, and reads them there.
+local found = redis.call('MGET', KEYS[2], KEYS[3], KEYS[4])
+local stored, earliest = unpack_call(found[1]), found[3]
 if not stored then return { 'gone' } end
 local again = stored.cas == ARGV[10] and stored.progress == ARGV[11]
 if not again and (stored.cas ~= ARGV[22] or stored.token ~= ARGV[23]) then
   return { 'changed', redis.call('GET', KEYS[2]) }
 end
-local earliest
 local taken = {}
 if begins then
   local keys, holders = names()
@@ -29,14 +30,11 @@ if begins then
       taken[#taken + 1] = keys[n]
     end
   end
-  local lost = lost_data()
+  local lost = lost_by_marks()
   if lost then return lost end
   if not again and is_late(ARGV[29]) then return { 'late', digits(clock()), redis.call('GET', KEYS[2]) } end
-  if KEPT == 'k' then earliest = redis.call('GET', KEYS[4]) end
 else
-  local found = redis.call('MGET', KEYS[3], KEYS[4])
-  read_marks(found[1])
-  earliest = found[2]
+  read_marks(found[2])
 end
 
 local before, was_kept = stored.state, stored.kept == 'k'
@@ -60,7 +58,7 @@ retain(was_kept, earliest)
 for n = 23, first_giver - 1 do redis.call('ZREM', KEYS[n], ARGV[8]) end
 -- After everything that depends on the state before: a script that broke off does all of it when it runs again.
 if not again then redis.call('SET', KEYS[2], pack_call(stored)) end
-take(taken)
+take(taken, {})
 if not again then tell() end
 if ARGV[24] ~= '' then release(stored.token, ARGV[24], ARGV[26] == '1') end
 if ARGV[25] == '1' then redis.call('ZREM', SIMILAR, ARGV[7]) end
