@@ -4,8 +4,6 @@ use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Uri, Version};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 
@@ -13,14 +11,17 @@ use super::problem::Problem;
 const FETCH_SITE: &str = "sec-fetch-site";
 const FETCH_MODE: &str = "sec-fetch-mode";
 
-/// Middleware: refuses HTTP/1.1 requests without exactly one `Host` (RFC 9112, section 3.2).
-pub async fn one_host(request: Request, next: Next) -> Response {
+/// Checks that a request over HTTP/1.1 has exactly one `Host` (RFC 9112, section 3.2).
+///
+/// # Errors
+/// It has none, or several.
+pub(super) fn has_one(request: &Request) -> Result<(), Problem> {
     let is_v1 = request.version() == Version::HTTP_11;
     if is_v1 && request.headers().get_all(HOST).iter().count() != 1 {
-        return Problem::invalid_request("a request over HTTP/1.1 has exactly one Host header")
-            .into_response();
+        let why = "a request over HTTP/1.1 has exactly one Host header";
+        return Err(Problem::invalid_request(why));
     }
-    next.run(request).await
+    Ok(())
 }
 
 /// Checks that a program on this machine asks, for a gateway without tokens.

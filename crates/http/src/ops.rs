@@ -4,15 +4,15 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json, Router, middleware};
+use axum::{Extension, Json, Router};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::Http;
 use super::auth::bearer_digest;
 use super::openapi::Route;
 use super::problem::{self, Problem, Slug, refusals};
 use super::read::Act;
-use super::{Http, host};
 use oncegate_budget::Elsewhere;
 use oncegate_engine::{AFTER_LOSS, Accepted, Reason};
 use oncegate_rules::caller;
@@ -55,10 +55,7 @@ impl Ops {
 /// The routes of `server.ops_listen`.
 pub fn ops_router(http: Http) -> Router {
     let gateway = http.gateway.clone();
-    let routes = ops()
-        .fallback(problem::unknown_path)
-        .with_state(http)
-        .layer(middleware::from_fn(host::one_host));
+    let routes = ops().fallback(problem::unknown_path).with_state(http);
     refusals::noted(routes, gateway, Vec::new())
 }
 

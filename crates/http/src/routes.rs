@@ -8,7 +8,7 @@ use axum::{Router, middleware};
 
 use super::openapi::{self, Document, Route};
 use super::problem::refusals::{self, Prefix};
-use super::{Http, encrypted, host, problem};
+use super::{Http, encrypted, problem};
 use oncegate_engine::metrics::Interface;
 
 /// Puts something around all routes of a listener.
@@ -84,12 +84,10 @@ impl Routes {
             routes = layer(routes);
         }
         let gateway = http.gateway.clone();
-        let encrypted =
-            middleware::map_response_with_state(http.clone(), encrypted::stay_encrypted);
-        let routes = routes
-            .layer(encrypted)
-            .with_state(http)
-            .layer(middleware::from_fn(host::one_host));
+        if http.is_tls {
+            routes = routes.layer(middleware::map_response(encrypted::stay_encrypted));
+        }
+        let routes = routes.with_state(http);
         // Around all others, because they refuse requests, too.
         refusals::noted(routes, gateway, self.prefixes)
     }

@@ -153,7 +153,8 @@ impl Sender {
             _ => None,
         };
         let (evidence, noted) = match task {
-            Some(task) => self.follow(call, record, task, deadline.at).await,
+            // Boxed, so that attempts without a task do not carry its 6 KB.
+            Some(task) => Box::pin(self.follow(call, record, task, deadline.at)).await,
             None => (evidence, None),
         };
         let (outcome, why) = judge(tool, record, &evidence);
