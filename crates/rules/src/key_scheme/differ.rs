@@ -85,8 +85,11 @@ impl KeyScheme {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::Source;
+    use crate::key_scheme::KeySchemeId;
     use crate::proxy::{Message, Policy};
-    use crate::testing::tool;
+    use crate::record::Alias;
+    use crate::testing::{record, tool};
     use crate::tool::{Protocol, Proxy, Tool};
 
     fn differing(tool: &Tool, stored: &str, args: &str) -> Vec<String> {
@@ -126,34 +129,38 @@ mod tests {
         assert_eq!(of_size(MAX_ARGS + 1, MAX_ARGS + 1), [""; 0]);
     }
 
-    #[test]
-    fn a_proxied_request_is_surely_another_one_if_its_content_differs() {
-        let mut policy = Policy {
-            redact: vec![Pointer::to(&["card"])],
-            ..Policy::default()
-        };
-        policy.key_header = "idempotency-key".into();
-        let tool = Tool {
+    fn proxied(policy: &Policy) -> Tool {
+        Tool {
             protocol: Protocol::Proxy(Proxy {
                 policy: policy.clone(),
                 ..Proxy::default()
             }),
             ..tool("api")
+        }
+    }
+
+    fn asked(path: &str, credential: &str, body: &str) -> Message {
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        Message {
+            method: "POST".to_owned(),
+            path: path.to_owned(),
+            headers: vec![
+                header("content-type", "application/json"),
+                header("x-api-key", credential),
+            ],
+            body: body.to_owned().into(),
+            ..Message::default()
+        }
+    }
+
+    #[test]
+    fn a_proxied_request_is_surely_another_one_if_its_content_differs() {
+        let policy = Policy {
+            redact: vec![Pointer::to(&["card"])],
+            key_header: "idempotency-key".into(),
+            ..Policy::default()
         };
-        let scheme = KeyScheme::of(&tool);
-        let asked = |path: &str, credential: &str, body: &str| {
-            let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-            Message {
-                method: "POST".to_owned(),
-                path: path.to_owned(),
-                headers: vec![
-                    header("content-type", "application/json"),
-                    header("x-api-key", credential),
-                ],
-                body: body.to_owned().into(),
-                ..Message::default()
-            }
-        };
+        let scheme = KeyScheme::of(&proxied(&policy));
         let is_other = |stored: (&str, &str, &str), other: (&str, &str, &str)| {
             let stored = asked(stored.0, stored.1, stored.2);
             let other = whole_form(&asked(other.0, other.1, other.2), other.1);
@@ -172,5 +179,33 @@ mod tests {
         let hidden = ("/a", "one", r#"{"card":1}"#);
         assert!(!is_other(hidden, ("/a", "two", r#"{"card":2}"#)));
         assert!(!scheme.has_other_content(b"{}", b"{}"));
+    }
+
+    /// By the other scheme, or under the name that an alias has, they may be the same call.
+    #[test]
+    fn it_is_surely_another_one_only_by_the_key_scheme_of_the_call() {
+        let policy = Policy::default();
+        let tool = proxied(&policy);
+        let scheme = KeyScheme::of(&tool);
+        let other = whole_form(&asked("/a", "two", r#"{"a":2}"#), "two").to_string();
+        let mut held = record(&tool, Source::Runtime, &[]);
+        let mut intent = Intent::clone(&held.intent);
+        intent.args = policy.stored_form(&asked("/a", "one", r#"{"a":1}"#)).into();
+        intent.key_scheme = scheme.id();
+        held.intent = intent.clone().into();
+        let is_other =
+            |held: &Record, intent: &Intent| scheme.is_surely_other(held, intent, other.as_bytes());
+        assert!(is_other(&held, &intent));
+        let by_another = Intent {
+            key_scheme: KeySchemeId([7; 16]),
+            ..intent.clone()
+        };
+        assert!(!is_other(&held, &by_another));
+        held.aliases.push(Alias {
+            lookups: Vec::new(),
+            fingerprint: intent.fingerprint.clone(),
+            key_scheme: intent.key_scheme,
+        });
+        assert!(!is_other(&held, &intent));
     }
 }
