@@ -5,10 +5,12 @@
 //! * *null*: an empty handler;
 //! * *nginx* and *forward* (a few lines of Rust), which pass requests on to a tool;
 //! * *bare*: a gateway made of `SET NX EX` and `INCR`, without a ledger and without durability;
+//! * *durable*: the same over one SQLite table with group commits, and over a Redis that syncs every write;
 //! * the gateway over a fresh SQLite file, and over a Redis that syncs every write, both on the disk of `target`;
 //! * the gateway over a PostgreSQL on the same disk.
 //!
-//! With `make bench-peers` also a bare gateway in Python, and Restate.
+//! With `make bench-peers` also a bare gateway in Python, and Restate. With `ONCEGATE_BENCH_BEFORE`, which names another
+//! binary of the gateway, also that one: the rows *before*.
 //!
 //! Each row is measured in several rounds, in turn with the other rows, and each figure is the median of its rounds,
 //! because no machine is quiet for long. `ONCEGATE_BENCH_SECONDS` sets the length of one measurement. The figures also go
@@ -19,9 +21,11 @@
     reason = "a program of its own, without the gateway's rooms"
 )]
 
+mod bare; // the bare gateway, over Redis or over SQLite
 mod client; // a client with one connection
 mod many; // replays of more calls than fit into memory
 mod memory; // memory of connections and calls
+mod passes; // requests to the tool
 mod peers; // a Python gateway and Restate, if they are installed
 mod postgres; // a PostgreSQL
 mod processes; // the processes that are started and measured
@@ -77,7 +81,7 @@ async fn run() -> Fallible<()> {
         "{cores} cores for clients, tool and gateway together; 16 KiB and an fsync take {fsync:.2} ms. Compare ratios, not \
          absolute figures."
     ))?;
-    let ratios = report::ratios(&rows, &many);
+    let ratios = report::ratios(&rows, &many, held.as_ref());
     for ratio in &ratios {
         say(&report::ratio_line(ratio))?;
     }

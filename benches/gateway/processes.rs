@@ -95,13 +95,17 @@ pub(super) async fn program(name: &str, beside: &str, folder: &Path) -> Fallible
     Process::start(&mut command, address, folder).await
 }
 
+/// The gateway's binary of this build.
+pub(super) const GATEWAY: &str = env!("CARGO_BIN_EXE_oncegate");
+
 /// Starts the gateway over this store, in a new folder.
 pub(super) async fn gateway(folder: &Path, tool: SocketAddr, store: &str) -> Fallible<Process> {
-    gateway_with(folder, tool, store, "").await
+    gateway_with(GATEWAY, folder, tool, store, "").await
 }
 
-/// The same with more settings of `[server]`.
+/// The same of this binary, with more settings of `[server]`.
 pub(super) async fn gateway_with(
+    binary: &str,
     folder: &Path,
     tool: SocketAddr,
     store: &str,
@@ -117,7 +121,7 @@ pub(super) async fn gateway_with(
          [tools.slow]\nurl = \"http://{tool}/slow\"\ntimeout = \"50s\"\ndeadline = \"200s\"\n"
     );
     fs::write(folder.join("oncegate.toml"), config)?;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    let mut command = Command::new(binary);
     command.args(["serve", "--config", "oncegate.toml"]);
     Process::start(&mut command, address, folder).await
 }

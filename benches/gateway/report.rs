@@ -10,8 +10,7 @@ use super::many::Replays;
 use super::memory::Held;
 use super::rows::{Row, report_folder};
 
-pub(super) const HEAD: &str =
-    "connections  row                  requests/s   p50 ms   p99 ms   CPU us  store us  memory MiB";
+pub(super) const HEAD: &str = "connections  row                    requests/s   p50 ms   p99 ms   CPU us  store us  memory MiB";
 
 pub(super) fn line(row: &Row) -> String {
     let figures = &row.figures;
@@ -19,7 +18,7 @@ pub(super) fn line(row: &Row) -> String {
         figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.digits$}"))
     };
     format!(
-        "{:>11}  {:<20} {:>10.0} {:>8.3} {:>8.3} {:>8} {:>9} {:>11}",
+        "{:>11}  {:<22} {:>10.0} {:>8.3} {:>8.3} {:>8} {:>9} {:>11}",
         row.connections,
         row.name,
         figures.per_second,
@@ -49,6 +48,14 @@ pub(super) fn many(replays: &Replays) -> String {
     )
 }
 
+/// Rows of this build and of another one.
+const BEFORE: [(&str, &str); 4] = [
+    ("replay, SQLite", "replay, SQLite, before"),
+    ("first, SQLite", "first, SQLite, before"),
+    ("replay, Redis", "replay, Redis, before"),
+    ("first, Redis", "first, Redis, before"),
+];
+
 /// A ratio with its goal.
 pub(super) struct Ratio {
     what: String,
@@ -57,12 +64,13 @@ pub(super) struct Ratio {
 }
 
 /// The ratios for which all rows were measured.
-pub(super) fn ratios(rows: &[Row], many: &Replays) -> Vec<Ratio> {
+pub(super) fn ratios(rows: &[Row], many: &Replays, held: Option<&Held>) -> Vec<Ratio> {
     let at = |name: &str, connections: usize| {
         let is_it = |row: &&Row| row.name == name && row.connections == connections;
         rows.iter().find(is_it).map(|row| &row.figures)
     };
     let cpu = |name: &str| at(name, 16).and_then(|row| row.cpu_us);
+    let of = |this: Option<f64>, that: Option<f64>| Some(this? / that?);
     let mut ratios = Vec::new();
     let mut add = |what: String, goal: Option<f64>, reached: Option<f64>| {
         let both = goal.zip(reached);
@@ -74,20 +82,21 @@ pub(super) fn ratios(rows: &[Row], many: &Replays) -> Vec<Ratio> {
     };
     for store in ["SQLite", "Redis"] {
         let (replay, first) = (format!("replay, {store}"), format!("first, {store}"));
-        let hop = cpu("nginx").zip(cpu("null"));
-        let goal = hop.map(|(nginx, null)| (1.3 * nginx).max(null + 15.0) / nginx);
-        let reached = cpu(&replay).zip(cpu("nginx"));
         add(
             format!("CPU of a {replay}, in nginx hops"),
-            goal,
-            reached.map(|(replay, nginx)| replay / nginx),
+            Some(1.5),
+            of(cpu(&replay), cpu("nginx")),
         );
-        let goal = if store == "SQLite" { 2.0 } else { 1.5 };
-        let reached = cpu(&first).zip(cpu("bare first"));
+        let added = cpu(&replay).zip(cpu("null"));
         add(
-            format!("CPU of a {first}, in bare first arrivals"),
-            Some(goal),
-            reached.map(|(first, bare)| first / bare),
+            format!("us of CPU that a {replay} takes more than an empty handler"),
+            Some(12.0),
+            added.map(|(replay, null)| replay - null),
+        );
+        add(
+            format!("CPU of a {first}, in durable ones of the bare gateway"),
+            Some(1.6),
+            of(cpu(&first), cpu(&format!("durable, {store}"))),
         );
         let added = |name: &str| Some(at(name, 1)?.p50 - at("direct", 1)?.p50);
         add(
@@ -100,6 +109,28 @@ pub(super) fn ratios(rows: &[Row], many: &Replays) -> Vec<Ratio> {
             format!("p99 of a {replay} while new calls keep the store busy, to that alone"),
             Some(2.0),
             busy.map(|(busy, alone)| busy.p99 / alone.p99),
+        );
+    }
+    add(
+        "CPU of a first, Redis, in first arrivals of the bare gateway".into(),
+        Some(2.5),
+        of(cpu("first, Redis"), cpu("bare first")),
+    );
+    add(
+        "us of CPU of Redis for a first arrival".into(),
+        Some(60.0),
+        at("first, Redis", 16).and_then(|row| row.redis_us),
+    );
+    add(
+        "CPU of a first arrival of the bare gateway, in nginx hops".into(),
+        Some(2.0),
+        of(cpu("bare first"), cpu("nginx")),
+    );
+    for (now, before) in BEFORE {
+        add(
+            format!("CPU of a {now}, to that of the binary before"),
+            Some(1.03),
+            of(cpu(now), cpu(before)),
         );
     }
     let (of_redis, of_postgres) = (at("first, Redis", 64), at("first, PostgreSQL", 64));
@@ -136,6 +167,20 @@ pub(super) fn ratios(rows: &[Row], many: &Replays) -> Vec<Ratio> {
                 reached.map(|(theirs, ours)| theirs / ours),
             );
         }
+    }
+    for (what, goal, bytes) in [
+        (
+            "an idle connection",
+            16.0,
+            held.map(|held| held.idle_connection),
+        ),
+        ("a running call", 48.0, held.map(|held| held.running_call)),
+    ] {
+        add(
+            format!("KiB of {what}"),
+            Some(goal),
+            bytes.map(|bytes| bytes / 1024.0),
+        );
     }
     let [few, all] = many.per_second;
     add(

@@ -33,27 +33,51 @@ pub(super) enum Of {
     Nginx,
     Forward,
     Bare,
+    BareSqlite,
+    BareRedis,
     Sqlite,
+    SqliteBefore,
     Redis,
+    RedisBefore,
     Postgres,
     Python,
     Restate,
 }
 
+/// Those that claim keys.
+const GATEWAYS: [Of; 10] = [
+    Of::Bare,
+    Of::BareSqlite,
+    Of::BareRedis,
+    Of::Sqlite,
+    Of::SqliteBefore,
+    Of::Redis,
+    Of::RedisBefore,
+    Of::Postgres,
+    Of::Python,
+    Of::Restate,
+];
+
 /// The rows, in the order in which they are measured and printed.
-const ROWS: [(&str, Of, Ask); 18] = [
+const ROWS: [(&str, Of, Ask); 24] = [
     ("direct", Of::Tool, Ask::Do),
     ("null", Of::Null, Ask::Do),
     ("nginx", Of::Nginx, Ask::Do),
     ("forward", Of::Forward, Ask::Do),
     ("bare replay", Of::Bare, Ask::Replay),
     ("bare first", Of::Bare, Ask::First),
+    ("durable, SQLite", Of::BareSqlite, Ask::First),
+    ("durable, Redis", Of::BareRedis, Ask::First),
     ("replay, SQLite", Of::Sqlite, Ask::Replay),
+    ("replay, SQLite, before", Of::SqliteBefore, Ask::Replay),
     ("replay by MCP", Of::Sqlite, Ask::McpReplay),
     ("first, SQLite", Of::Sqlite, Ask::First),
+    ("first, SQLite, before", Of::SqliteBefore, Ask::First),
     ("first by MCP", Of::Sqlite, Ask::McpFirst),
     ("replay, Redis", Of::Redis, Ask::Replay),
+    ("replay, Redis, before", Of::RedisBefore, Ask::Replay),
     ("first, Redis", Of::Redis, Ask::First),
+    ("first, Redis, before", Of::RedisBefore, Ask::First),
     ("replay, PostgreSQL", Of::Postgres, Ask::Replay),
     ("first, PostgreSQL", Of::Postgres, Ask::First),
     ("replay, Python", Of::Python, Ask::Replay),
@@ -171,6 +195,28 @@ impl Bench {
             let bare = processes::program("bare", &beside, folder).await?;
             add(Of::Bare, bare, Some(redis));
         }
+        let beside = format!("{},{}", tool.address, folder.join("durable.db").display());
+        let bare = processes::program("bare", &beside, folder).await?;
+        add(Of::BareSqlite, bare, None);
+        if let Some(redis) = processes::redis(&folder.join("durable"), Keeps::Durable).await? {
+            let beside = format!("{},redis://{}", tool.address, redis.address);
+            let bare = processes::program("bare", &beside, folder).await?;
+            add(Of::BareRedis, bare, Some(redis));
+        }
+        if let Ok(binary) = std::env::var("ONCEGATE_BENCH_BEFORE") {
+            let (home, url) = (folder.join("sqlite-before"), "sqlite:oncegate.db");
+            let gateway = processes::gateway_with(&binary, &home, tool.address, url, "");
+            add(Of::SqliteBefore, gateway.await?, None);
+            let home = folder.join("redis-before");
+            if let Some(redis) = processes::redis(&home, Keeps::Durable).await? {
+                let (home, url) = (
+                    folder.join("shared-before"),
+                    format!("redis://{}", redis.address),
+                );
+                let gateway = processes::gateway_with(&binary, &home, tool.address, &url, "");
+                add(Of::RedisBefore, gateway.await?, Some(redis));
+            }
+        }
         if let Some(installed) = peers::folder() {
             subjects.extend(peers_in(&installed, folder, tool.address).await?);
         }
@@ -181,14 +227,7 @@ impl Bench {
             time,
             folder: whole,
         };
-        for of in [
-            Of::Bare,
-            Of::Sqlite,
-            Of::Redis,
-            Of::Postgres,
-            Of::Python,
-            Of::Restate,
-        ] {
+        for of in GATEWAYS {
             if let Some(subject) = bench.subject(of) {
                 timeout(PATIENCE, bench.claim(subject)).await??;
             }
@@ -337,7 +376,8 @@ impl Bench {
     pub(super) async fn replays_of_many(&self, is_bench: bool) -> Fallible<Replays> {
         let folder = self.folder.path().join("many");
         let (tool, url) = (self.tool.address, "sqlite:oncegate.db");
-        let gateway = processes::gateway_with(&folder, tool, url, "max_memory = \"512MiB\"\n");
+        let memory = "max_memory = \"512MiB\"\n";
+        let gateway = processes::gateway_with(processes::GATEWAY, &folder, tool, url, memory);
         let (gateway, share) = (gateway.await?, if is_bench { 1.0 } else { 0.01 });
         many::measure(gateway.address, &self.serials, self.time, share).await
     }
