@@ -5,8 +5,8 @@ WORKDIR /src
 COPY . .
 # As `make dist` builds it: static.
 RUN target=$(uname -m)-unknown-linux-musl && rustup target add "$target" \
-  && CC=musl-gcc cargo build --release --locked --bin oncegate --bin shop --target "$target" \
-  && mkdir /built && cp "target/$target/release/oncegate" "target/$target/release/shop" /built/
+  && CC=musl-gcc cargo build --profile published --locked --bin oncegate --bin shop --target "$target" \
+  && mkdir /built && cp "target/$target/published/oncegate" "target/$target/published/shop" /built/
 RUN ONCEGATE=/built/oncegate scripts/packages root /image && mv /image/state /state
 
 FROM scratch AS base
