@@ -31,7 +31,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::header::CONNECTION;
+use axum::http::header::{CONNECTION, HOST};
 use axum::http::{HeaderValue, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -405,7 +405,11 @@ impl Served {
                 let response = if fits {
                     response
                 } else {
-                    self.refuse(Request::new(Body::empty())).await
+                    // The request is answered already. Each of HTTP/1.1 has a host.
+                    let mut refused = Request::new(Body::empty());
+                    let host = HeaderValue::from_static("localhost");
+                    refused.headers_mut().insert(HOST, host);
+                    self.refuse(refused).await
                 };
                 (response, Some((guest, charge)))
             }

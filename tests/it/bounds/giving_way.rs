@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
+use axum::http::header::HOST;
 use oncegate::budget::{Budget, Guest};
 use oncegate::serve::{self, Bounds, Ends, Listening, Routers};
 use prometheus::IntGauge;
@@ -86,4 +87,41 @@ async fn four_hundred_silent_connections_give_way_within_a_second_to_those_with_
     let took = began.elapsed();
     assert_eq!(served.len(), BOUND);
     assert!(took <= Duration::from_secs(1), "{took:?}");
+}
+
+/// What answers it is asked without the request, which is over.
+#[tokio::test]
+async fn an_answer_for_which_there_is_no_memory_is_refused_as_any_other_request() {
+    let listener = serve::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let refused = async |request: Request| match request.headers().get(HOST) {
+        Some(_) => StatusCode::TOO_MANY_REQUESTS,
+        None => StatusCode::BAD_REQUEST,
+    };
+    let long = Duration::from_secs(3_600);
+    let listening = Listening {
+        listener,
+        routers: Routers {
+            all: Router::new().fallback(async || vec![b'a'; 8 << 20]),
+            spare: Router::new().fallback(refused),
+        },
+        tls: None,
+        bounds: Bounds {
+            max_connections: BOUND,
+            per_address: BOUND,
+            proxies: Vec::new(),
+            header_timeout: long,
+            idle_timeout: long,
+        },
+        memory: Budget::new(4 << 20),
+    };
+    let gauge = IntGauge::new("open", "open connections").expect("a gauge");
+    tokio::spawn(serve::serve(listening, Ends::default(), gauge));
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let asked = stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    asked.await.expect("written");
+    let mut answer = [0; 4_096];
+    let read = stream.read(&mut answer).await.expect("an answer");
+    let answer = String::from_utf8_lossy(&answer[..read]);
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
 }
