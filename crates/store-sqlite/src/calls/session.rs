@@ -180,19 +180,22 @@ impl Entrant<'_> {
             Token::Next | Token::Undrawn => (self.now.as_microsecond(), 1),
             Token::This(token) => (integer(token), 0),
         };
+        let above = |token: i64| token.checked_add(step).ok_or_else(beyond_all);
         let floor = match step {
             0 => 0,
-            _ => accepted(self.connection)?.saturating_add(step),
+            _ => above(accepted(self.connection)?)?,
         };
-        let own = |(token, _)| integer(token).saturating_add(step);
-        let drawn = least.max(floor).max(self.newest.map_or(0, own));
-        // Two plain statements: SQLite keeps copies of pages for one that may insert or update, or that answers a row.
+        let own = self.newest.map(|(token, _)| above(integer(token)));
+        let drawn = least.max(floor).max(own.transpose()?.unwrap_or(0));
+        // No upsert, and no RETURNING: for those SQLite first copies the pages that it changes.
         let sql = match self.newest {
             Some(_) => "UPDATE sessions SET token = ?2 WHERE session = ?1",
             None => "INSERT INTO sessions (session, token) VALUES (?1, ?2)",
         };
-        execute(self.connection, sql, params![self.session, drawn])?;
-        Ok(drawn.unsigned_abs())
+        match execute(self.connection, sql, params![self.session, drawn])? {
+            1 => Ok(drawn.unsigned_abs()),
+            changed => Err(Error::StatementChangedRows(changed)),
+        }
     }
 
     /// Gives the call a place in a group, or a longer time in it if its time is over.
@@ -215,7 +218,12 @@ impl Entrant<'_> {
     }
 }
 
-/// No higher token was given out before the last accepted loss.
+/// The error for a token above which there is none.
+fn beyond_all() -> Error {
+    Error::IntegralValueOutOfRange(0, i64::MAX)
+}
+
+/// The highest token that may have been given out before the last accepted loss.
 fn accepted(connection: &Connection) -> Result<i64> {
     let sql = "SELECT token FROM ledger";
     let accepted = first(connection, sql, [], |row| row.get(0))?;

@@ -14,8 +14,8 @@ use rusqlite::{Connection, ErrorCode, ffi};
 use super::together::Alone;
 use super::watermarks::Counters;
 
-/// How many pages a long log has: 16 MB. Moving them less often moves pages once that many commits have changed.
-const LONG: i32 = 4_000;
+/// How many pages a long log has: 4 MB, which the reserve has room for beside outcomes.
+const LONG: i32 = 1_000;
 
 pub(crate) struct Log {
     /// Pages in the log after the last commit.
@@ -101,10 +101,7 @@ mod tests {
         write(&damaged.file, "CREATE TABLE more (bytes BLOB)");
         log.move_if_long(&damaged.file).expect("looked at");
         assert_eq!(log.moved, None, "it is short");
-        write(
-            &damaged.file,
-            "INSERT INTO more VALUES (zeroblob(20000000))",
-        );
+        write(&damaged.file, "INSERT INTO more VALUES (zeroblob(5000000))");
         assert!(log.pages.load(Ordering::Relaxed) > LONG);
         log.move_if_long(&damaged.file).expect("moved");
         assert_eq!((log.moved, log.pages.load(Ordering::Relaxed)), (before, 0));
