@@ -125,7 +125,7 @@ async fn to_host(State(proxy): State<Proxy>, request: Request, next: Next) -> Re
     match named.and_then(|host| proxy.proxies.of_host(host)) {
         Some(name) => {
             let path = request.uri().path().to_owned();
-            // Boxed, so that requests for no proxy do not carry its 14 KB.
+            // Boxed: otherwise the future of every request is 14 KB larger.
             let answered = Box::pin(answer(&proxy, (&name, ""), &path, request)).await;
             contained(answered)
         }

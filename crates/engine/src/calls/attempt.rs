@@ -153,7 +153,7 @@ impl Sender {
             _ => None,
         };
         let (evidence, noted) = match task {
-            // Boxed, so that attempts without a task do not carry its 6 KB.
+            // Boxed: otherwise the future of every attempt is 6 KB larger.
             Some(task) => Box::pin(self.follow(call, record, task, deadline.at)).await,
             None => (evidence, None),
         };

@@ -71,9 +71,9 @@ impl Asker {
     }
 }
 
-/// Puts the layer around a router that checks the `Host` of each request, and notes each problem that is answered.
+/// Puts a layer around a router that refuses requests without one `Host`, and notes each problem that is answered.
 ///
-/// It is one layer, because each takes a microsecond of every request.
+/// It is one layer, because each layer takes a microsecond of every request.
 pub fn noted(router: Router, gateway: Arc<Gateway>, prefixes: Vec<Prefix>) -> Router {
     gateway
         .refusals

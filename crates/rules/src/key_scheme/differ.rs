@@ -181,7 +181,7 @@ mod tests {
         assert!(!scheme.has_other_content(b"{}", b"{}"));
     }
 
-    /// By the other scheme, or under the name that an alias has, they may be the same call.
+    /// By another key scheme, or by an alias, it may be the same call.
     #[test]
     fn it_is_surely_another_one_only_by_the_key_scheme_of_the_call() {
         let policy = Policy::default();
@@ -190,7 +190,7 @@ mod tests {
         let other = whole_form(&asked("/a", "two", r#"{"a":2}"#), "two").to_string();
         let mut held = record(&tool, Source::Runtime, &[]);
         let mut intent = Intent::clone(&held.intent);
-        intent.args = policy.stored_form(&asked("/a", "one", r#"{"a":1}"#)).into();
+        intent.args = policy.stored_form(&asked("/a", "one", r#"{"a":1}"#));
         intent.key_scheme = scheme.id();
         held.intent = intent.clone().into();
         let is_other =
@@ -203,7 +203,7 @@ mod tests {
         assert!(!is_other(&held, &by_another));
         held.aliases.push(Alias {
             lookups: Vec::new(),
-            fingerprint: intent.fingerprint.clone(),
+            fingerprint: intent.fingerprint,
             key_scheme: intent.key_scheme,
         });
         assert!(!is_other(&held, &intent));

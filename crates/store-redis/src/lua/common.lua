@@ -78,8 +78,8 @@ local function names()
   return keys, found
 end
 
--- Gives these names to the call, and writes what `pairs_of` has beside them, key after key. Puts each giver into the list of
--- its key, which finds it from then on.
+-- Gives these names to the call. `pairs_of`: further keys and their values, which are written with them. Puts each giver into
+-- the list of its key, which finds it from then on.
 local function take(keys, pairs_of)
   if #keys == 0 then return end
   for _, key in ipairs(keys) do

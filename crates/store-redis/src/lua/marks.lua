@@ -15,9 +15,9 @@ local function read_marks(text)
   marks.writes = to and tonumber(string.sub(marks.text, to + 1, to + 15)) or 0
 end
 
--- If the marks that were read say that data is missing, returns the script's answer: nothing that leads to an effect may be
--- written. 'epoch': this is other data than the gateway knows. 'writes': the gateway knows of more writes of its own than
--- are counted here, so some are lost.
+-- Compares the marks that were read last. Returns the script's answer if data is missing: nothing that leads to an effect may
+-- be written. 'epoch': this is other data than the gateway knows. 'writes': the gateway knows of more writes of its own
+-- than are counted here, so some are lost.
 local function lost_by_marks()
   if (string.match(marks.text, '^[^\n]*')) ~= ARGV[3] then return { 'lost', 'epoch' } end
   if marks.writes < tonumber(ARGV[4]) then return { 'lost', 'writes' } end

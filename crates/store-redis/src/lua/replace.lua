@@ -10,7 +10,7 @@
 --       28 how many of the last keys are names that the call takes, 29 the latest time at which the run may begin or '',
 --       30 the similar call, if there are no conditions, or ''
 local begins = ARGV[3] ~= ''
--- What is sent next is compared with the marks below, and reads them there.
+-- The marks count here if nothing is sent after the change. Otherwise `names` reads them.
 local found = redis.call('MGET', KEYS[2], KEYS[3], KEYS[4])
 local stored, earliest = unpack_call(found[1]), found[3]
 if not stored then return { 'gone' } end
