@@ -2,8 +2,8 @@
 //! never finds out what became of a call that was interrupted.
 //!
 //! Over Redis it claims with `SET NX EX` and draws a token with `INCR`, in one pipeline. Over SQLite it has one table, and one
-//! thread that commits all steps which wait as one transaction. Both are as lean as they can be: what they cost is what
-//! the claim and the result cost.
+//! thread that commits all steps which wait as one transaction. Both are as lean as they can be, so
+//! they cost what the claim and the result cost.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -103,7 +103,7 @@ pub(super) async fn gateway(folder: &Path, tool: SocketAddr, store: &str) -> Fal
     gateway_with(GATEWAY, folder, tool, store, "").await
 }
 
-/// The same of this binary, with more settings of `[server]`.
+/// The same with this binary, and more settings of `[server]`.
 pub(super) async fn gateway_with(
     binary: &str,
     folder: &Path,

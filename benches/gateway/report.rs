@@ -225,7 +225,7 @@ pub(super) fn write(
 fn picture(rows: &[Row]) -> Result<String, std::fmt::Error> {
     let shown: Vec<(&str, f64)> = rows
         .iter()
-        .filter(|row| row.connections == 16)
+        .filter(|row| row.connections == 16 && !row.name.ends_with("before"))
         .filter_map(|row| Some((row.name, row.figures.cpu_us?)))
         .collect();
     let most = shown.iter().map(|(_, cpu)| *cpu).fold(1.0, f64::max);
@@ -241,9 +241,9 @@ fn picture(rows: &[Row]) -> Result<String, std::fmt::Error> {
     for (at, (name, cpu)) in shown.into_iter().enumerate() {
         let top = 32.0 + step * at as f64;
         let bar = cpu / most * width;
-        let is_ours = ["SQLite", "Redis", "PostgreSQL", "MCP"]
-            .iter()
-            .any(|ours| name.contains(ours));
+        let others = ["bare", "durable", "Python", "Restate"];
+        let is_call = name.contains("replay") || name.contains("first");
+        let is_ours = is_call && !others.iter().any(|other| name.contains(other));
         let color = if is_ours { "#2563eb" } else { "#94a3b8" };
         let (text, end) = (top + 14.0, left + bar + 6.0);
         writeln!(
