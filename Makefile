@@ -149,14 +149,14 @@ simulate:
 	@scripts/setup test
 	@scripts/simulate
 
-# Judges and generators that others wrote: a state machine of hypothesis drives a real gateway over SQLite, and two over Redis, for
-# JUDGE_MINUTES (10), and a linearizability checker judges the histories. What breaks the promise is shrunk and printed as a
-# script. PLANTED=1: liars between the parts, each of which must be found. Takes Linux, python3, PyPI, cc and redis-server. See
-# docs/evidence/judge.md.
+# Judges and generators that others wrote: a state machine of hypothesis drives a real gateway over SQLite, and two over Redis, over
+# PostgreSQL and over a Redis with a sentinel, for JUDGE_MINUTES (10), and a linearizability checker judges the histories. What breaks
+# the promise is shrunk and printed as a script. MANY=1: many cheap steps. PLANTED=1: liars between the parts, each of which must be
+# found. Takes Linux, python3, PyPI, cc, postgresql and redis-server. See docs/evidence/judge.md.
 judge:
 	@scripts/setup judge
-	cargo build --quiet --no-default-features --features crash-points --bin oncegate --bin judge
-	@scripts/judge $(if $(PLANTED),planted)
+	cargo build --quiet --no-default-features --features full,crash-points $(if $(BUILT),,--bin oncegate) --bin judge
+	@TMPDIR=$$(scripts/test-folder) scripts/judge $(if $(PLANTED),planted) $(if $(MANY),many)
 
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
 # real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Prints the tables
@@ -216,7 +216,7 @@ abuse:
 # What a call costs, beside nginx, an empty handler, a bare forwarder and a bare gateway: ratios in one run. Eight minutes.
 bench:
 	@scripts/setup bench
-	cargo bench --quiet --bench gateway
+	cargo bench --quiet --profile published --bench gateway
 
 # The same with peers from their registries beside it: a bare gateway in Python, and Restate. Takes python3, PyPI, node and
 # npm's registry; ten minutes.

@@ -22,6 +22,8 @@ class Intent:
     saga: str | None = None
     call_id: str | None = None
     asked_at: float = 0
+    # Whether the last answer left open what is so.
+    is_open: bool = False
     # Which gateways' answers it has had.
     answers: list = field(default_factory=list)
 

@@ -1,29 +1,23 @@
-"""What scripts/judge drives: real gateways over SQLite or Redis, lines that can be cut, and clocks that can be set."""
+"""What scripts/judge drives: real gateways, lines that can be cut, and clocks that can be set."""
 
 import atexit
-import http.client
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
 import threading
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-import faults_redis
-from faults_redis import STRICT, Redis
 from faults_world import Machine, Program, wait_for
+from judge_client import Client
 
 BINARY = Path(os.environ.get("JUDGE_BINARY") or Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "debug" / "oncegate")
-ANSWER_S = 5
 # Of a call: one attempt, all of them, and how much longer its key is held by a gateway that is gone.
 TIMEOUT_S, DEADLINE_S, MARGIN_S = 0.4, 0.8, 1
 LEASE_S = DEADLINE_S + MARGIN_S
-
+# A machine may be busy with other work.
+READY_S = 60
 
 # Below those that the system gives out: between the end of a gateway and its next start no other program must get its port.
 PORTS = itertools.cycle(range(10_000 + os.getpid() % 1_000 * 20, 10_000 + os.getpid() % 1_000 * 20 + 20))
@@ -38,9 +32,6 @@ def own_port():
                 return port
             except OSError:
                 continue
-
-
-faults_redis.free_port = own_port
 
 
 def brief(seconds):
@@ -89,7 +80,7 @@ def configuration(port, tool_port, store, variant=""):
 
 
 class Line:
-    """A line between two programs, which can be cut, or hold what is sent."""
+    """A line to a port, or to a tool of this process, which can be cut, or hold what is sent."""
 
     def __init__(self, to):
         self.to, self.is_cut, self.is_held = to, False, threading.Event()
@@ -107,6 +98,11 @@ class Line:
             if self.is_cut:
                 near.close()
                 continue
+            if not isinstance(self.to, int):
+                with self.lock:
+                    self.open.add(near)
+                threading.Thread(target=self.serve, args=(near,), daemon=True).start()
+                continue
             try:
                 far = socket.create_connection(("127.0.0.1", self.to), timeout=5)
                 for one in (near, far):
@@ -119,6 +115,11 @@ class Line:
                 self.open |= {near, far}
             for pair in ((near, far), (far, near)):
                 threading.Thread(target=self.pump, args=pair, daemon=True).start()
+
+    def serve(self, near):
+        self.to.serve(near, self.is_held)
+        with self.lock:
+            self.open.discard(near)
 
     def pump(self, source, target):
         try:
@@ -152,7 +153,16 @@ class Line:
 
     def stop(self):
         self.cut()
-        self.listener.close()
+        end_listener(self.listener)
+
+
+def end_listener(listener):
+    """Who waits at it is woken, too."""
+    try:
+        listener.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    listener.close()
 
 
 # Whatever happens, none of them is left behind.
@@ -161,7 +171,8 @@ STARTED = []
 
 @atexit.register
 def end_all():
-    for program in STARTED:
+    while STARTED:
+        program = STARTED.pop()
         if program.process and program.is_up():
             program.process.kill()
 
@@ -170,9 +181,9 @@ class Gateway(Program):
     # What stands between the parts and tells lies, if this is to be found.
     lie = None
 
-    def __init__(self, folder, name, tool_port, store, front=None, shim=True):
+    def __init__(self, folder, name, tool, store, front=None, shim=True):
         self.folder, self.store_text, self.variant = folder, store, ""
-        self.tool_line = Line(tool_port)
+        self.tool_line = Line(tool)
         self.was_set = False
         self.own_port, self.config = own_port(), folder / f"{name}.toml"
         self.machine = Machine(folder, f"{name}-machine") if shim else None
@@ -183,6 +194,8 @@ class Gateway(Program):
         self.front = front(self.own_port) if front else None
         if self.front:
             self.port = self.front.port
+        self.client = Client(self.port)
+        self.ask = self.client.ask
 
     def write(self, variant):
         self.variant = variant
@@ -194,31 +207,17 @@ class Gateway(Program):
             self.lie.before_start(self)
         if self not in STARTED:
             STARTED.append(self)
+        self.client.forget()
         return super().start()
 
     def is_ready(self):
         return self.is_up() and self.ask("GET", "/readyz")[0] == 200
 
     def until_ready(self):
-        wait_for(f"{self.name} is ready", self.is_ready, 30, lambda: (self.ask("GET", "/readyz"), self.tail()))
-
-    def ask(self, method, path, body=None, headers=None, timeout=ANSWER_S):
-        """Status, headers and JSON; status 0 if there is no answer."""
-        data = None if body is None else json.dumps(body).encode()
-        url = f"http://127.0.0.1:{self.port}{path}"
-        request = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})}, method=method)
-        try:
-            with OPENER.open(request, timeout=timeout) as response:
-                return response.status, response.headers, read(response)
-        except urllib.error.HTTPError as error:
-            try:
-                return error.code, error.headers, read(error)
-            except OSError:
-                return 0, {}, None
-        except (OSError, ValueError, urllib.error.URLError, http.client.HTTPException):
-            return 0, {}, None
+        wait_for(f"{self.name} is ready", self.is_ready, READY_S, lambda: (self.ask("GET", "/readyz"), self.tail()))
 
     def restart(self, which=signal.SIGKILL, points=""):
+        self.client.forget()
         self.signal(which)
         self.process.wait()
         self.start(points)
@@ -233,122 +232,3 @@ class Gateway(Program):
         self.tool_line.stop()
         if self.front:
             self.front.stop()
-
-
-class Straight(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_):
-        return None
-
-
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), Straight())
-
-
-def read(response):
-    text = response.read()
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def snapshot(program, data, copy):
-    program.signal(signal.SIGSTOP)
-    try:
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(data, copy)
-    finally:
-        program.signal(signal.SIGCONT)
-
-
-class Sqlite:
-    """One gateway over a file."""
-
-    name = "sqlite"
-
-    def __init__(self, folder, tool_port, front=None, gateways=1):
-        self.folder, self.data = folder, folder / "data"
-        self.data.mkdir()
-        store = f'[store]\nurl = "sqlite:{self.data}/oncegate.db"'
-        self.gateways = [Gateway(folder, "gateway-1", tool_port, store, front)]
-        self.gateways[0].start().until_ready()
-
-    def copy(self):
-        """A backup, as a snapshot of the disk takes it."""
-        snapshot(self.gateways[0], self.data, self.folder / "copy")
-
-    def put_back(self):
-        """The older files, beneath the newer watermarks."""
-        gateway, copy = self.gateways[0], self.folder / "copy"
-        gateway.kill()
-        for file in copy.iterdir():
-            if "watermarks" not in file.name and not file.name.endswith((".lock", ".reserve")):
-                shutil.copyfile(file, self.data / file.name)
-        for ending in ("-wal", "-shm"):
-            if not (copy / f"oncegate.db{ending}").exists():
-                (self.data / f"oncegate.db{ending}").unlink(missing_ok=True)
-        gateway.start()
-
-    def state(self):
-        return ""
-
-    def heal(self):
-        pass
-
-    def stop(self):
-        for gateway in self.gateways:
-            gateway.stop()
-
-
-class OverRedis:
-    """Two gateways over one Redis, each by a line of its own."""
-
-    name = "redis"
-
-    def __init__(self, folder, tool_port, front=None, gateways=2):
-        self.folder, self.programs = folder, []
-        self.redis = Redis(self, "redis", **STRICT)
-        STARTED.append(self.redis)
-        self.redis.start().up()
-        self.data, self.gateways, self.lines = folder / "redis-data", [], []
-        for number in range(gateways):
-            line = Line(self.redis.port)
-            self.lines.append(line)
-            store = f'[store]\nurl = "redis://127.0.0.1:{line.port}"\ndurability = "strict"\nwatermarks = "{folder}/watermarks-{number}"'
-            self.gateways.append(Gateway(folder, f"gateway-{number + 1}", tool_port, store, front))
-            self.gateways[-1].start()
-        for gateway in self.gateways:
-            gateway.until_ready()
-
-    def state(self):
-        lines = [(line.is_cut, line.is_held.is_set(), len(line.open)) for line in self.lines]
-        return f"Redis: up {self.redis.is_up()}, {self.redis.says('PING')}, lines {lines}, {self.redis.tail()}"
-
-    def add(self, program):
-        self.programs.append(program)
-
-    def copy(self):
-        snapshot(self.redis, self.data, self.folder / "copy")
-
-    def put_back(self):
-        self.redis.kill()
-        shutil.rmtree(self.data)
-        shutil.copytree(self.folder / "copy", self.data)
-        self.redis.start().up()
-
-    def heal(self):
-        for line in self.lines:
-            line.heal()
-        self.redis.signal(signal.SIGCONT)
-        if not self.redis.is_up():
-            self.redis.start().up()
-
-    def stop(self):
-        for gateway in self.gateways:
-            gateway.stop()
-        for program in self.programs:
-            program.stop()
-        for line in self.lines:
-            line.stop()
-
-
-STORES = {store.name: store for store in (Sqlite, OverRedis)}

@@ -44,6 +44,11 @@ class History:
     def add(self, *values):
         self.events.append(dict(zip(("time", "process", "type", "f", "key", "value"), values)))
 
+    def forget(self, is_out):
+        """Takes out what is not to be judged."""
+        with self.lock:
+            self.events = [event for event in self.events if not is_out(event)]
+
     def write(self, file):
         with self.lock:
             events = sorted(self.events, key=lambda event: event["time"])

@@ -231,11 +231,10 @@ def main(home, Stage, names):
 
 
 def one(home, Stage, name, store):
-    stage = Stage(home, store, LIES[name]())
+    stage = Stage(home, store, lie=LIES[name]())
     try:
         stage.play(FIND_S, random.randrange(10**9))
         print(f"lies told: {stage.lie.told}")
     finally:
-        stage.close()
-        stage.checker.stop()
+        stage.stop()
     return 0

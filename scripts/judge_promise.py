@@ -16,7 +16,7 @@ class Broken(AssertionError):
 class Promise:
     def __init__(self, effects):
         self.effects, self.told, self.forgotten = effects, {}, {}
-        # Whether the store may have older data, which no operator has accepted yet. Then only effects are judged at once.
+        # Whether the store may have older data, which no operator has accepted yet. Then a success may be called unknown.
         self.is_older = False
 
     def asked(self, intent):
@@ -32,14 +32,14 @@ class Promise:
         made = [effect["effect"] for effect in self.made(intent)]
         if len(made) > 1:
             raise Broken(f"{intent} has {len(made)} effects: {made}")
-        if self.is_older:
-            return
         # What the store still knows of the time before a loss may be told.
-        known = {effect["effect"] for effect in self.effects(intent)} if not made else {*made}
+        known = {*made} if made and not self.is_older else {effect["effect"] for effect in self.effects(intent)}
         if answer.is_done and answer.result and answer.result not in known:
             raise Broken(f"{intent}: told the result {answer.result}, and there is {made}")
         if answer.is_none and made_before:
             raise Broken(f"{intent}: told that nothing was executed, and there was {made}: {answer}")
+        if self.is_older:
+            return
         if told_before and (answer.is_none or answer.is_unknown):
             raise Broken(f"{intent}: told {told_before}, and later {answer}")
         if answer.is_done and answer.result:

@@ -4,7 +4,7 @@ import json
 import os
 import random
 import shutil
-import sys
+import subprocess
 import threading
 import time
 import traceback
@@ -17,50 +17,69 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import run_state_machine_as_test
 
-import judge_lies
 import judge_run
-from faults_world import build_shim
-from judge_gateways import STORES
+from faults_world import Failed
+from judge_gateways import MARGIN_S, end_all
 from judge_history import Judge
 from judge_machine import machine
 from judge_promise import BY_CHECKER, Broken
+from judge_steps import Steps
+from judge_stores import STORES
 from judge_tool import Tool
 
 CHECKER = Path(os.environ.get("JUDGE_CHECKER") or Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "debug" / "judge")
-# What a run of some minutes must have seen over each store, or it has shown nothing.
-LONG_M = 5
-MUST_SEE = ("replays", "http: done", "mcp: done", "proxy: done", "http: none", "http: unknown")
 SHRINK_S = int(os.environ.get("JUDGE_SHRINK_S", 60))
-AT_ONCE = 10
-MOST_UNJUDGED = 3
+# Steps of a run, and requests at once.
+STEPS_OF = {"few": 30, "many": 400}
+AT_ONCE = {"few": 10, "many": 24}
+# A store that has seen so many steps is exchanged for a new one.
+WORLD_STEPS = 10_000
+# What has nothing to do with the promise: a process that did not start in time, say.
+NOT_JUDGED = (Failed, OSError, subprocess.SubprocessError)
+
+
+class Pulse:
+    """How long this process stood still at most. A lease here is short, so the judges are wrong where a machine stops for long."""
+
+    def __init__(self):
+        self.longest_s = 0
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def beat(self):
+        while True:
+            before = time.monotonic()
+            time.sleep(0.05)
+            self.longest_s = max(self.longest_s, time.monotonic() - before - 0.05)
 
 
 class Stage:
-    def __init__(self, home, store, lie=None):
-        self.home, self.folder = home, home / f"run-{store}-{os.getpid()}"
+    def __init__(self, home, store, mix="few", lie=None):
+        self.home, self.store, self.mix, self.lie = home, store, mix, lie
+        self.folder = Path(os.environ.get("TMPDIR") or home) / f"judge-{store}-{os.getpid()}"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        self.lie = lie
-        self.pool, self.checker = ThreadPoolExecutor(AT_ONCE), Judge(CHECKER)
+        self.pool, self.checker, self.pulse = ThreadPoolExecutor(AT_ONCE[mix]), Judge(CHECKER), Pulse()
         self.first_found, self.last, self.findings = None, None, Counter()
-        self.sums = Counter()
-        self.began = time.monotonic()
-        self.store, self.world, self.unjudged = store, None, 0
+        self.sums, self.began = Counter(), time.monotonic()
+        self.world, self.opened_at = None, 0
         self.ready()
 
     def ready(self):
         """A world, if there is none."""
+        if self.world and judge_run.STEPS["steps"] - self.opened_at > WORLD_STEPS:
+            self.close()
         if self.world is None:
             self.open()
+        self.pulse.longest_s = 0
 
     def open(self):
-        self.tool = Tool()
-        port, front = self.tool.port, None
+        self.tool, self.opened_at = Tool(), judge_run.STEPS["steps"]
+        tool, front = self.tool, None
         if self.lie:
-            port, front = self.lie.before_tool(port), self.lie.before_gateway
+            tool, front = self.lie.before_tool(self.tool.listen()), self.lie.before_gateway
         folder = self.folder / f"world-{random.randrange(10**9)}"
         folder.mkdir()
-        self.world = STORES[self.store](folder, port, front)
+        self.world = STORES[self.store](folder, tool, front)
         if self.lie:
             self.lie.world = self.world
             for gateway in self.world.gateways:
@@ -70,6 +89,8 @@ class Stage:
         if self.world:
             self.world.stop()
             self.tool.stop()
+        # Also those of a world that was not finished.
+        end_all()
         self.world = None
 
     def end(self, script, run, is_broken):
@@ -98,6 +119,8 @@ class Stage:
                 self.close()
 
     def found(self, script, run, error):
+        if isinstance(error, Broken) and self.pulse.longest_s > MARGIN_S / 2:
+            error = Failed(f"this machine stood still for {self.pulse.longest_s:.1f} s: {error}")
         self.last = (script, run, error)
         by = "the checker" if "not linearizable" in str(error) else "the generator's model" if isinstance(error, Broken) else "an error"
         self.findings[by] += 1
@@ -126,21 +149,21 @@ class Stage:
             Timed = hypothesis.seed(seed)(Machine)
             seed += 1
             how = settings(
-                max_examples=5, stateful_step_count=30, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-                phases=[Phase.generate, Phase.shrink] if SHRINK_S else [Phase.generate], verbosity=Verbosity.normal, print_blob=False,
+                max_examples=1, stateful_step_count=STEPS_OF[self.mix], deadline=None, database=None,
+                suppress_health_check=list(HealthCheck), verbosity=Verbosity.normal, print_blob=False,
+                phases=[Phase.generate, Phase.shrink] if SHRINK_S else [Phase.generate],
             )
             try:
                 run_state_machine_as_test(Timed, settings=how)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                is_broken = self.last is not None and isinstance(self.last[2], Broken)
-                if is_broken or self.unjudged >= MOST_UNJUDGED:
+                why = self.last[2] if self.last else error
+                if not isinstance(why, NOT_JUDGED):
                     self.report(error)
                     return False
-                # A process that did not start in time, say. More than a few are a failure, too.
-                self.unjudged += 1
-                print(f"a run could not be judged: {str(error)[:300]}", flush=True)
+                self.sums["not judged"] += 1
+                print(f"a run could not be judged: {str(why)[:300]}", flush=True)
                 self.close()
                 self.last = self.first_found = None
         return True
@@ -156,45 +179,15 @@ class Stage:
             print(f"  run.{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})")
         print(f"it ends with: {str(last)[:3000]}", flush=True)
 
-
-def main(home, arguments):
-    build_shim()
-    if arguments[:1] == ["planted"]:
-        return judge_lies.main(home, Stage, arguments[1:])
-    if arguments[:1] == ["replay"]:
-        return replay(home, arguments[1])
-    minutes = float(os.environ.get("JUDGE_MINUTES", 10))
-    seed = int(os.environ.get("JUDGE_SEED") or random.randrange(10**9))
-    stores = arguments or list(STORES)
-    is_well, seen_enough = True, True
-    for store in stores:
-        stage = Stage(home, store)
-        print(f"{store}: seed {seed} (JUDGE_SEED)", flush=True)
-        try:
-            is_well &= stage.play(minutes * 60 / len(stores), seed)
-        finally:
-            stage.close()
-            stage.checker.stop()
-        took = time.monotonic() - stage.began
-        steps = judge_run.STEPS
-        print(f"{store}: {stage.sums['runs']} runs, {steps['steps']} steps, {steps['requests']} requests, "
-              f"{stage.sums['histories']} histories with {stage.sums['operations']} operations, in {took:.0f} s")
-        print("  steps: " + ", ".join(f"{count} × {name}" for name, count in sorted(steps.items()) if name not in ("steps", "requests")))
-        print("  seen: " + ", ".join(f"{count} × {name}" for name, count in sorted(judge_run.SEEN.items())))
-        if minutes >= LONG_M and (unseen := [what for what in MUST_SEE if not judge_run.SEEN[what]]):
-            seen_enough = False
-            print(f"{store}: it was never seen: {', '.join(unseen)}", file=sys.stderr)
-        judge_run.STEPS.clear()
-        judge_run.SEEN.clear()
-        if is_well:
-            shutil.rmtree(stage.folder, ignore_errors=True)
-    return 0 if is_well and seen_enough else 1
+    def stop(self):
+        self.close()
+        self.checker.stop()
 
 
 def replay(home, file):
     store, script = json.loads(Path(file).read_text())
-    stage = Stage(home, store)
-    run = judge_run.Run(stage.world, stage.tool, stage.pool)
+    stage = Stage(home, store, "many")
+    run = Steps(stage.world, stage.tool, stage.pool)
     try:
         for name, values in script:
             print(name, values, flush=True)
@@ -207,5 +200,4 @@ def replay(home, file):
         print(f"{type(error).__name__}: {error}")
         return 1
     finally:
-        stage.close()
-        stage.checker.stop()
+        stage.stop()

@@ -14,6 +14,8 @@ pub(crate) struct CallSpec;
 pub(crate) enum CallOp {
     /// The tool takes effect, and makes this result.
     Effect(String),
+    /// The tool answers by what it has made for the same key before.
+    Found(String),
     /// A caller is told that it was executed, with this result.
     AnsweredDone(String),
     /// A caller is told that it was executed, and that its result is not to be had.
@@ -35,6 +37,8 @@ pub(crate) struct CallState {
     effect: Option<String>,
     /// The results of all effects, also of those that the store has lost.
     made: BTreeSet<String>,
+    /// Whether there was an effect since the last loss that was accepted.
+    is_made: bool,
     /// Whether a caller was told of it.
     is_answered: bool,
     /// Whether it is not known which of these the store knows: its data are older.
@@ -54,6 +58,7 @@ impl CallSpec {
         };
         Ok(match (operation.f, operation.end) {
             ("effect", Kind::Ok) => vec![CallOp::Effect(result()?)],
+            ("find", Kind::Ok) => vec![CallOp::Found(result()?)],
             ("ask", Kind::Ok) if operation.answer.is_null() => vec![CallOp::AnsweredSome],
             ("ask", Kind::Ok) => vec![CallOp::AnsweredDone(result()?)],
             ("ask", Kind::Fail) => vec![CallOp::AnsweredNone],
@@ -61,7 +66,7 @@ impl CallSpec {
             ("set back", Kind::Ok) => vec![CallOp::SetBack],
             ("forget", Kind::Ok) => vec![CallOp::Forgotten],
             // What is not known may have been anything, and changes nothing by itself: the effect is an operation of the tool.
-            ("ask" | "effect" | "unsure" | "set back" | "forget", _) => vec![],
+            ("ask" | "effect" | "find" | "unsure" | "set back" | "forget", _) => vec![],
             _ => return Err(format!("a call does not know {operation:?}")),
         })
     }
@@ -81,14 +86,19 @@ impl Specification for CallSpec {
             CallOp::Effect(result) => {
                 next.effect = Some(result.clone());
                 next.made.insert(result.clone());
-                (next.is_answered, next.is_older) = (false, false);
+                (next.is_answered, next.is_older, next.is_made) = (false, false, true);
                 let is_free = state.effect.is_none() || state.is_older;
                 is_free && (state.made.is_empty() || !state.is_closed)
+            }
+            CallOp::Found(result) => {
+                next.effect = Some(result.clone());
+                state.made.contains(result)
             }
             CallOp::AnsweredDone(result) => {
                 next.effect = Some(result.clone());
                 // Two gateways may know different things, until the loss is accepted.
                 (next.is_answered, next.is_older) = (!state.is_closed, state.is_closed);
+                next.is_made = true;
                 state.effect.as_ref() == Some(result)
                     || state.is_older && state.made.contains(result)
             }
@@ -97,7 +107,9 @@ impl Specification for CallSpec {
             }
             CallOp::AnsweredNone => {
                 (next.effect, next.is_older) = (None, state.is_closed);
-                state.effect.is_none() || state.is_older
+                // Before an operator has accepted the loss, missing data do not explain it.
+                let is_made = state.is_closed && state.is_made;
+                (state.effect.is_none() || state.is_older) && !is_made
             }
             CallOp::AnsweredUnknown => !state.is_answered,
             CallOp::SetBack => {
@@ -106,6 +118,7 @@ impl Specification for CallSpec {
             }
             CallOp::Forgotten => {
                 (next.is_older, next.is_closed, next.is_answered) = (true, false, false);
+                next.is_made = false;
                 true
             }
         };

@@ -18,6 +18,8 @@ pub(crate) enum TokenOp {
     Stale(u64),
     /// Calls may draw tokens that are not seen, from now on.
     Unseen,
+    /// An operator has accepted that the store has lost data.
+    Lost,
 }
 
 impl TokenSpec {
@@ -38,29 +40,53 @@ impl TokenSpec {
             }
             ("bring", Kind::Fail) => vec![TokenOp::Stale(number(operation.asked)?)],
             ("draw", _) => vec![TokenOp::Unseen],
-            ("bring", _) => vec![],
+            ("forget", Kind::Ok) => vec![TokenOp::Lost],
+            ("bring" | "forget", _) => vec![],
             _ => return Err(format!("a session does not know {operation:?}")),
         })
     }
 }
 
+/// What is so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct TokenState {
+    /// The newest token that was seen.
+    newest: u64,
+    /// Whether newer ones may have been drawn, by any number of calls.
+    is_past: bool,
+    /// Whether the store may have lost which one is the newest: then each earlier one may be taken for it.
+    is_lost: bool,
+}
+
 impl Specification for TokenSpec {
-    /// The newest token that was seen, and whether newer ones may have been drawn, by any number of calls.
-    type State = (u64, bool);
+    type State = TokenState;
     type Operation = TokenOp;
 
-    fn init() -> (u64, bool) {
-        (0, false)
+    fn init() -> TokenState {
+        TokenState::default()
     }
 
-    fn apply(operation: &TokenOp, state: &(u64, bool)) -> (bool, (u64, bool)) {
-        let (newest, is_past) = *state;
-        match operation {
-            TokenOp::Drawn(token) if *token > newest => (true, (*token, is_past)),
-            TokenOp::Drawn(_) => (false, *state),
-            TokenOp::Shared(token) => (*token == newest, *state),
-            TokenOp::Stale(token) => (*token < newest || *token == newest && is_past, *state),
-            TokenOp::Unseen => (true, (newest, true)),
-        }
+    fn apply(operation: &TokenOp, state: &TokenState) -> (bool, TokenState) {
+        let (newest, mut next) = (state.newest, state.clone());
+        let is_valid = match operation {
+            TokenOp::Drawn(token) => {
+                (next.newest, next.is_lost) = (*token, false);
+                *token > newest
+            }
+            TokenOp::Shared(token) => *token == newest || *token < newest && state.is_lost,
+            TokenOp::Stale(token) => {
+                let may_be_past = state.is_past || state.is_lost;
+                *token < newest || *token == newest && may_be_past
+            }
+            TokenOp::Unseen => {
+                next.is_past = true;
+                true
+            }
+            TokenOp::Lost => {
+                next.is_lost = true;
+                true
+            }
+        };
+        (is_valid, if is_valid { next } else { state.clone() })
     }
 }
