@@ -94,7 +94,7 @@ pub(super) fn ratios(rows: &[Row], many: &Replays, held: Option<&Held>) -> Vec<R
             added.map(|(replay, null)| replay - null),
         );
         add(
-            format!("CPU of a {first}, in durable ones of the bare gateway"),
+            format!("CPU of a {first}, to that of the durable bare gateway"),
             Some(1.6),
             of(cpu(&first), cpu(&format!("durable, {store}"))),
         );
