@@ -62,8 +62,7 @@ class Losses(Run):
         made = self.tool.made
         newer = [intent.name for intent in self.intents if intent.name in self.promise.told and self.is_newer(intent)]
         must_lose = must_lose and newer
-        if self.world.is_asked_early:
-            self.again(intent, 1, 0)
+        self.again(intent, 1, 0)
         if not self.is_noticed(gateway, NOTICE_S if must_lose else LOOK_S):
             if must_lose:
                 raise Broken(f"data were lost, which no gateway has noticed, with {newer}: {reasons()}")

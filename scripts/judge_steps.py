@@ -90,8 +90,6 @@ class Steps(Losses):
         Not while a call is at the tool: here a lease has less margin (MARGIN_S) than a clock may jump unnoticed.
         """
         gateway = self.gateway(gateway)
-        if seconds < 0 and not self.world.may_go_back:
-            return
         self.join()
         self.idle()
         if gateway.machine:

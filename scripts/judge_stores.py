@@ -20,10 +20,6 @@ class World:
     trouble = ()
     # So long after the end of a gateway the store notices that it has lost what that one has written last.
     notices_s = 0
-    # Whether the clock of a gateway may be set back.
-    may_go_back = True
-    # Whether a gateway is asked about a lost call before it has noticed the loss.
-    is_asked_early = True
 
     def __init__(self, folder):
         self.folder, self.programs, self.gateways, self.lines = folder, [], [], []
@@ -157,10 +153,6 @@ class OverPostgres(World):
     trouble = ("copy", "kill", "stop")
     # A gateway writes its beat once a second (docs/postgres.md).
     notices_s = 2
-    # A lock is given out twice then: found, and not fixed yet (docs/evidence/judge.md).
-    may_go_back = False
-    # The same: a tool that is paused says that nothing was executed.
-    is_asked_early = False
 
     def __init__(self, folder, tool, front=None):
         super().__init__(folder)

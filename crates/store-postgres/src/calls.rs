@@ -26,12 +26,14 @@ use oncegate_store::{
 };
 
 const CLAIM: &str = "SELECT * FROM claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-    $20, $21, $22, $23, $24, $25, $26, $27)";
+    $20, $21, $22, $23, $24, $25, $26, $27, $28)";
 const REPLACE: &str = "SELECT * FROM replace_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)";
-const HOLDERS: &str = "SELECT h.lookups, c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, h.call_id
-    FROM (SELECT n.call_id, array_agg(u.lookup ORDER BY nth) AS lookups, min(nth) AS first
-      FROM unnest($1::uuid[]) WITH ORDINALITY u (lookup, nth) JOIN names n USING (lookup) GROUP BY n.call_id) h
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)";
+/// That no call holds a name is an answer only of the server that was inspected: another one may have older data.
+const HOLDERS: &str = "SELECT CASE WHEN h.call_id IS NULL THEN is_known($2, $3, $4) END, h.lookups,
+      c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, h.call_id
+    FROM (VALUES (1)) one LEFT JOIN (SELECT n.call_id, array_agg(u.lookup ORDER BY nth) AS lookups, min(nth) AS first
+      FROM unnest($1::uuid[]) WITH ORDINALITY u (lookup, nth) JOIN names n USING (lookup) GROUP BY n.call_id) h ON true
     LEFT JOIN states s ON s.call_id = h.call_id LEFT JOIN calls c ON c.call_id = h.call_id ORDER BY h.first";
 const LOAD: &str = select!("(SELECT $1::uuid AS id) q LEFT JOIN states s ON s.call_id = q.id LEFT JOIN calls c ON c.call_id = q.id
     WHERE s.call_id IS NOT NULL OR c.call_id IS NOT NULL");
@@ -105,6 +107,7 @@ impl Calls for Postgres {
         params.extend(params![
             erases.then(|| row::lists(intent)),
             record.similar_to.map(|similar| similar.0),
+            server.latest_begin(record),
         ]);
         let lookups = intent
             .all_lookups()
@@ -130,16 +133,36 @@ impl Calls for Postgres {
                 Ok(Replaced::Done(record))
             }
             "gone" => Ok(Replaced::Lost(None)),
+            "late" => {
+                server.was_late(&answer)?;
+                // As it was: the change is made again from it, at the right time.
+                Ok(Replaced::Lost(Some(record_at(&answer, 1)?)))
+            }
             "changed" => Ok(Replaced::Lost(Some(record_at(&answer, 1)?))),
             _ => Err(damaged(word)),
         }
     }
 
     async fn holders(&self, lookups: &[Lookup]) -> Result<Vec<Holder>> {
-        let asked = row::ids(lookups);
-        let rows = self.server.calls.ask(HOLDERS, &[&asked]).await?;
+        let server = &self.server;
+        let (asked, seen) = (row::ids(lookups), server.seen());
+        let params: [&(dyn ToSql + Sync); 4] =
+            [&asked, &seen.started_us, &seen.standby_names, &seen.epoch];
+        let rows = server.calls.ask(HOLDERS, &params).await?;
+        match rows
+            .first()
+            .map_or(Ok(None), |row| get::<Option<bool>>(row, 0))?
+        {
+            None => {}
+            Some(true) => return Ok(Vec::new()),
+            Some(false) => {
+                // While the store is closed its server may not have been inspected yet.
+                server.status.must_be_open()?;
+                return Err(server.suspect());
+            }
+        }
         let holder = |row: &Row| {
-            let (record, names) = (record_at(row, 1)?, get::<Vec<Uuid>>(row, 0)?);
+            let (record, names) = (record_at(row, 2)?, get::<Vec<Uuid>>(row, 1)?);
             let lookups: Vec<Lookup> = names
                 .into_iter()
                 .map(|id| Lookup(id.into_bytes()))
@@ -270,7 +293,10 @@ impl Postgres {
         params.extend(row::state(record));
         params.extend(params![codec::intent(intent), intent.args.to_vec()]);
         params.extend(row::bytes(change));
-        params.extend(params![server.conditions(change)?]);
+        params.extend(params![
+            server.conditions(change)?,
+            server.latest_begin(record)
+        ]);
         let mut locks = row::locks(change, intent.all_lookups(), replaced);
         locks.extend(session::locks(change));
         let session = (!intent.session_id.is_empty()).then(|| session_of(change));
@@ -288,6 +314,10 @@ impl Postgres {
                 let record = self.written(change, &answer).await?;
                 server.known.learn(&epoch, &intent.tenant, &intent.tool);
                 Ok(Claimed::Yours(record))
+            }
+            "late" => {
+                server.was_late(&answer)?;
+                Ok(Claimed::Late)
             }
             "held" => {
                 let holder = record_at(&answer, 1)?;

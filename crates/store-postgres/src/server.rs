@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
@@ -11,9 +12,10 @@ use super::link::{Dialer, Param, Slot, params};
 use super::target::{Schema, Target};
 use crate::link::lanes::{Lanes, Verb};
 use crate::loss::memory::Memory;
+use oncegate_rules::record::Record;
 use oncegate_store::known::Known;
 use oncegate_store::lock::read;
-use oncegate_store::shared::clock::StoreClock;
+use oncegate_store::shared::clock::{StoreClock, latest_begin};
 use oncegate_store::status::Status;
 use oncegate_store::{Error, Reason, Result};
 
@@ -50,6 +52,8 @@ pub(crate) struct Server {
     /// The highest fencing token before the last accepted loss.
     pub(crate) accepted_token: AtomicU64,
     pub(crate) known: Known,
+    /// How much longer a lease is than its deadline.
+    lease_margin: Duration,
     beating: tokio::sync::Mutex<()>,
 }
 
@@ -60,6 +64,7 @@ impl Server {
         dialer: Dialer,
         memory: Memory,
         status: Arc<Status>,
+        lease_margin: Duration,
     ) -> Self {
         let dialer = Arc::new(dialer);
         Self {
@@ -76,6 +81,7 @@ impl Server {
             clock: StoreClock::default(),
             accepted_token: 0.into(),
             known: Known::default(),
+            lease_margin,
             beating: tokio::sync::Mutex::default(),
         }
     }
@@ -85,12 +91,31 @@ impl Server {
         self.clock.now()
     }
 
+    /// The latest time of the store at which a change may begin a run, in microseconds; `None` if it begins none.
+    pub(crate) fn latest_begin(&self, record: &Record) -> Option<i64> {
+        latest_begin(record, self.lease_margin).map(Timestamp::as_microsecond)
+    }
+
+    /// Notes the server's clock, which a function has answered: this machine's was set back since it was read.
+    pub(crate) fn was_late(&self, answer: &Row) -> Result<()> {
+        let clock_us: Option<i64> = get(answer, 8)?;
+        if let Some(clock_us) = clock_us {
+            self.clock.was_late(clock_us, self.status.kind());
+        }
+        self.dialer.trouble.notify_one();
+        Ok(())
+    }
+
+    /// What was inspected last. No data has the nil epoch, and no server began at 0.
+    pub(crate) fn seen(&self) -> Identity {
+        read(&self.identity).clone().unwrap_or_default()
+    }
+
     /// The first values of a verb that only the inspected server may carry out.
     ///
     /// `is_guarded`: false for a verb that any server may carry out.
     pub(crate) fn guard(&self, is_guarded: bool) -> Vec<Param> {
-        // No data has the nil epoch, and no server began at 0.
-        let seen = read(&self.identity).clone().unwrap_or_default();
+        let seen = self.seen();
         let epoch = is_guarded.then_some(seen.epoch);
         params![seen.started_us, seen.standby_names, epoch]
     }

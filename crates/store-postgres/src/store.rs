@@ -63,7 +63,9 @@ impl Postgres {
         let status = Arc::new(Status::new("PostgreSQL"));
         let dialer = Dialer::new(&settings, status.clone())?;
         let (target, schema) = (settings.target.clone(), settings.schema.clone());
-        let server = Arc::new(Server::new(target, schema, dialer, memory, status));
+        let lease_margin = settings.timings.lease_margin;
+        let server = Server::new(target, schema, dialer, memory, status, lease_margin);
+        let server = Arc::new(server);
         let watch = Arc::new(Watch::new(server.clone(), settings));
         inspection::begin(&watch).await;
         let (ended, endings) = mpsc::unbounded_channel();

@@ -19,11 +19,11 @@ use crate::link::barrier::Barrier;
 use crate::loss::memory::Memory;
 use oncegate_rules::ledger::Index;
 use oncegate_rules::position::Position;
-use oncegate_rules::record::{CallId, Entry, Record, State};
-use oncegate_rules::time::{after, signed};
+use oncegate_rules::record::{CallId, Entry, Record};
+use oncegate_rules::time::signed;
 use oncegate_store::known::Known;
 use oncegate_store::lock::write;
-use oncegate_store::shared::clock::{StoreClock, local_time};
+use oncegate_store::shared::clock::{StoreClock, latest_begin};
 use oncegate_store::status::Status;
 use oncegate_store::{Error, Reason, Result, codec};
 
@@ -50,10 +50,8 @@ pub(super) struct Server {
     pub(super) known: Known,
     /// Whether the streams of changes are written.
     pub(super) has_stream: bool,
-    /// How far the store's clock may be ahead of the time of a change that begins a run.
-    ///
-    /// Half of what a lease has beyond the deadline: a run that begins later could outlive its lease.
-    latest_begin: SignedDuration,
+    /// How much longer a lease is than its deadline.
+    lease_margin: Duration,
     /// The newest format that this gateway knows.
     pub(super) newest_format: u32,
     /// How long nothing is written in the form to which the store was moved.
@@ -84,7 +82,7 @@ impl Server {
             looks: watch::Sender::new(()),
             known: Known::default(),
             has_stream: settings.stream,
-            latest_begin: signed(settings.timings.lease_margin / 2),
+            lease_margin: settings.timings.lease_margin,
             newest_format: settings.newest_format,
             format_settles: signed(settings.timings.redis_format_settles),
             has_left: false.into(),
@@ -103,15 +101,8 @@ impl Server {
     }
 
     /// The latest time of the store at which a change may begin a run, in microseconds; empty if it begins none.
-    ///
-    /// The time of the change is this machine's, which may have been set back since the store's clock was read.
     pub(super) fn latest_begin(&self, record: &Record) -> String {
-        match record.state {
-            State::Running => {
-                record::microseconds(Some(after(record.updated_at, self.latest_begin)))
-            }
-            _ => String::new(),
-        }
+        record::microseconds(latest_begin(record, self.lease_margin))
     }
 
     /// Notes the store's clock, which a script has answered: this machine's was set back since it was read.
@@ -119,13 +110,7 @@ impl Server {
         let Some(us) = answer.number(0).and_then(|us| i64::try_from(us).ok()) else {
             return;
         };
-        let offset_us = us.saturating_sub(local_time().as_microsecond());
-        let before_us = self.clock.set(offset_us);
-        let set_back_ms = offset_us.saturating_sub(before_us) / 1_000;
-        tracing::warn!(
-            set_back_ms,
-            "a claim came too late for its lease: this machine's clock was set back, or it was slow; the clock of Redis counts"
-        );
+        self.clock.was_late(us, self.status.kind());
         self.link.trouble.notify_one();
     }
 

@@ -332,8 +332,23 @@ pub struct Readiness {
     pub whole_since: Option<Timestamp>,
 }
 
+impl Readiness {
+    /// Whether data may be missing. Then a call that is not found may still have been executed.
+    pub fn may_lack_data(&self) -> bool {
+        let doubts = [UNREACHABLE, FOREIGN, LOST_DATA];
+        let mut codes = self.reasons.iter().map(|reason| reason.code);
+        codes.any(|code| doubts.contains(&code) || SETTLING.contains(&code))
+    }
+}
+
 /// The code of the reason that only an operator resolves: see [`LossRecovery::accept_loss`].
 pub const LOST_DATA: &str = "lost_data";
+
+/// The code of a store that is not reached.
+pub const UNREACHABLE: &str = "unreachable";
+
+/// The code of a server with the data of another application, or of a newer version.
+pub const FOREIGN: &str = "foreign";
 
 /// The codes of transient reasons. Until they are gone it is unknown whether data is lost.
 pub const SETTLING: [&str; 4] = ["disconnected", "starting", "restarted", "suspect"];

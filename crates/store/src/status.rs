@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use super::lock::{lock, read, write};
-use super::{
-    Durability, Error, LOST_DATA, NO_SPACE, Readiness, Reason, ReplayCache, Result, SETTLING,
-};
+use super::{Durability, Error, NO_SPACE, Readiness, Reason, ReplayCache, Result, UNREACHABLE};
 
 /// The state of a shared store, and whether calls may be claimed.
 pub struct Status {
@@ -23,8 +21,6 @@ pub struct Status {
     pub replay_cache: OnceLock<Arc<ReplayCache>>,
 }
 
-/// The code of a store that is not reached.
-const UNREACHABLE: &str = "unreachable";
 /// Most reasons for it that are logged until it is reached.
 const MAX_SAID: usize = 8;
 
@@ -77,9 +73,7 @@ impl Status {
 
     /// Whether data may be missing.
     pub fn is_in_doubt(&self) -> bool {
-        let doubts = [UNREACHABLE, "foreign", LOST_DATA];
-        self.refuse_for(|code| doubts.contains(&code) || SETTLING.contains(&code))
-            .is_err()
+        read(&self.seen).may_lack_data()
     }
 
     /// Whether calls may be claimed.
@@ -174,6 +168,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{FOREIGN, LOST_DATA, SETTLING};
 
     /// What an inspection has found: this reason, or none.
     fn found(code: Option<&'static str>) -> Readiness {
@@ -189,7 +184,7 @@ mod tests {
     fn a_store_is_closed_for_any_reason_and_in_doubt_where_data_may_be_missing() {
         let status = Status::new("it");
         assert!(status.is_in_doubt() && !status.is_open() && !status.is_reached());
-        let may_be_missing = [LOST_DATA, "foreign", "unreachable"];
+        let may_be_missing = [LOST_DATA, FOREIGN, UNREACHABLE];
         let may_be_missing = may_be_missing.into_iter().chain(SETTLING);
         let all = may_be_missing.map(|code| (code, true));
         for (code, in_doubt) in all.chain([(NO_SPACE[0], false), ("eviction", false)]) {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::folder;
 use crate::stores::contract::lookups::{name_of, with_lookups};
 use crate::stores::contract::{
-    ME, arrival, at, claimed, ended, open_postgres, open_postgres_at_pace, replaced,
+    ME, arrival, at, claimed, ended, long_leases, open_postgres, open_postgres_at_pace, replaced,
 };
 use crate::support::line::Line;
 use crate::support::postgres::{Postgres, connect, place};
@@ -209,7 +209,7 @@ async fn a_claim_and_an_outcome_are_one_round_trip_each_to_a_postgres() {
     // Nothing else is asked meanwhile.
     let timings = Timings {
         redis_look_every: PATIENCE * 10,
-        ..Timings::default()
+        ..long_leases()
     };
     let store = open_postgres_at_pace(&place, folder.path(), timings).await;
     until("it is ready", async || {

@@ -1,13 +1,23 @@
 //! A PostgreSQL that has lost data.
 
+use std::time::Duration;
+
+use oncegate::core::record::InstanceId;
+use oncegate::core::timings::Timings;
 use oncegate::store::{Calls as _, Claimed, Error, Health as _, LOST_DATA, LossRecovery as _};
+
+use serde_json::json;
+use uuid::Uuid;
 
 use super::{folder, refused};
 use crate::stores::contract::{
     ME, accept_noticed_loss, arrival, claimed, open_postgres, open_postgres_as_it_is,
+    open_postgres_at_pace,
 };
+use crate::support::gateway::{Bare, one_tool};
 use crate::support::postgres::{Postgres, place, run_in};
-use crate::support::{has_reason, until};
+use crate::support::timings::brisk;
+use crate::support::{Answer, Gateway, Tool, client, has_reason, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_beat_that_is_gone_closes_the_store_for_all_until_the_loss_is_accepted() {
@@ -89,4 +99,75 @@ async fn a_backup_that_is_put_back_closes_the_store_before_anything_runs() {
     refused(&beside, LOST_DATA).await;
     accept_noticed_loss(&store).await;
     claimed(&store, &arrival("lost", "S", 2, ME)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_call_of_a_paused_tool_nothing_is_said_while_a_postgres_may_have_older_data() {
+    let (mut server, tool) = (Postgres::with(&[]).await, Tool::start().await);
+    let config = one_tool(&tool, "");
+    let gateway = Gateway::sharing(&server.url(), &config).await;
+    let beside = Gateway::sharing(&server.url(), &config).await;
+    gateway.until_ready().await;
+    beside.until_ready().await;
+    let backup = server.snapshot();
+    gateway.until_ready().await;
+    gateway.act("k", json!({})).await.expect_ok();
+    let pause = json!({ "reason": "a test" });
+    gateway
+        .post_to("/v1/tools/act/pause", &pause)
+        .await
+        .expect_ok();
+    let lost = async {
+        server.restore(backup.path()).await;
+    };
+    let asked = async {
+        for gateway in [&gateway, &beside] {
+            until("the loss is noticed", async || {
+                let answer = gateway.act("k", json!({})).await;
+                let said = answer.problem();
+                assert!(
+                    answer.status == 200 || said == "store-unavailable",
+                    "{}",
+                    answer.text
+                );
+                gateway.reasons().await.contains("accept-loss")
+            })
+            .await;
+        }
+    };
+    tokio::join!(lost, asked);
+    assert_eq!(tool.effects(), 1);
+}
+
+/// Another gateway may still find that newer data are lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_postgres_settles_nothing_is_said_of_a_call_that_is_not_there() {
+    let (mut server, tool) = (Postgres::with(&[]).await, Tool::start().await);
+    let folder = folder();
+    let pace = Timings {
+        redis_others_look: Duration::from_secs(3_600),
+        ..brisk()
+    };
+    let store = open_postgres_at_pace(&server.place(), folder.path(), pace).await;
+    until("it is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    let gateway = Bare::over(store.clone(), InstanceId(Uuid::new_v4()), &tool, "").await;
+    let paused = gateway.url.replace("/calls", "/pause");
+    let reason = json!({ "reason": "a test" }).to_string();
+    Answer::to(client().post(paused).body(reason))
+        .await
+        .expect_ok();
+    let asked = async || Answer::to(client().post(&gateway.url).body("{\"args\":{}}")).await;
+    asked().await.expect_problem("tool-paused");
+    server.kill();
+    server.start_again().await;
+    until("it settles", async || {
+        has_reason(&store.readiness().await, "restarted")
+    })
+    .await;
+    let answer = asked().await;
+    assert_eq!(answer.at("/effect"), "unknown", "{}", answer.text);
+    answer.expect_problem("store-unavailable");
 }

@@ -2,8 +2,6 @@
 
 pub mod accepted; // a loss of Redis data is accepted by an operator
 pub mod accepting; // a loss whose acceptance takes longer than a request
-#[cfg(target_os = "linux")]
-pub mod clocks; // a gateway whose clock is set back
 pub mod commands; // how many commands a gateway asks of a Redis
 pub mod damaged; // calls in a Redis that cannot be read
 pub mod documents; // documents that a Redis has lost, cannot read or has no room for

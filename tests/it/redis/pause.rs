@@ -3,17 +3,20 @@
 use std::time::Duration;
 
 use oncegate::core::record::{Entry, InstanceId};
-use oncegate::store::Pauses as _;
+use oncegate::core::timings::Timings;
+use oncegate::store::redis::{Redis as RedisStore, Settings};
+use oncegate::store::{Health as _, Pauses as _};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::sessions::pause::{pause, resume, warnings};
-use crate::stores::contract::open_redis;
+use crate::stores::contract::{open_redis, settings};
 use crate::support::gateway::{Bare, one_tool};
 use crate::support::redis::Redis;
 use crate::support::stores::Stores;
-use crate::support::{Answer, Gateway, Tool, client, until};
+use crate::support::timings::brisk;
+use crate::support::{Answer, Gateway, Tool, client, has_reason, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds_on_redis() {
@@ -189,6 +192,42 @@ async fn a_pause_does_not_say_that_a_call_was_not_executed_while_redis_has_lost_
         .await
         .expect_problem("tool-paused");
     assert_eq!(tool.requests(), 1);
+}
+
+/// Another gateway may still find that newer data are lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_redis_settles_nothing_is_said_of_a_call_that_is_not_there() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = Settings {
+        timings: Timings {
+            redis_others_look: Duration::from_secs(8),
+            ..brisk()
+        },
+        ..settings(&redis.url(), folder.path())
+    };
+    let store = RedisStore::open(settings).await.expect("a store");
+    until("it is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    let gateway = Bare::over(store.clone(), InstanceId(Uuid::new_v4()), &tool, "").await;
+    let paused = gateway.url.replace("/calls", "/pause");
+    let reason = json!({ "reason": "a test" }).to_string();
+    Answer::to(client().post(paused).body(reason))
+        .await
+        .expect_ok();
+    let asked = async || Answer::to(client().post(&gateway.url).body("{\"args\":{}}")).await;
+    asked().await.expect_problem("tool-paused");
+    redis.kill();
+    redis.start_again().await;
+    until("it settles", async || {
+        has_reason(&store.readiness().await, "restarted")
+    })
+    .await;
+    let answer = asked().await;
+    assert_eq!(answer.at("/effect"), "unknown", "{}", answer.text);
+    answer.expect_problem("store-unavailable");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

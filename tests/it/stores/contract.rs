@@ -3,6 +3,7 @@
 
 mod claims;
 mod ends;
+mod late;
 pub(crate) mod lookups;
 mod proposals;
 
@@ -202,14 +203,21 @@ pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
         ca: None,
         watermarks: folder.join("watermarks"),
         stream: false,
-        timings: Timings {
-            // The times of these tests are long ago by the clock of Redis, and no lease is.
-            lease_margin: Duration::from_secs(2 * 20 * 366 * 24 * 3_600),
-            ..brisk()
-        },
+        timings: long_leases(),
         newest_format: FORMAT,
     }
 }
+
+/// The times of these tests are long ago by the clocks of stores, and no lease is.
+pub(crate) fn long_leases() -> Timings {
+    Timings {
+        lease_margin: 2 * DECADES,
+        ..brisk()
+    }
+}
+
+/// How long before the clock of a store a run may begin here.
+const DECADES: Duration = Duration::from_secs(20 * 366 * 24 * 3_600);
 
 /// Opens a Redis. It need not be ready.
 pub(crate) async fn open_redis_as_it_is(url: &str, folder: &Path) -> RedisStore {
@@ -235,7 +243,7 @@ pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
 /// Opens a PostgreSQL. It need not be ready.
 #[cfg(feature = "postgres")]
 pub(crate) async fn open_postgres_as_it_is(place: &str, folder: &Path) -> PostgresStore {
-    open_postgres_at_pace(place, folder, brisk()).await
+    open_postgres_at_pace(place, folder, long_leases()).await
 }
 
 /// The same, which looks at things at this pace.

@@ -306,10 +306,17 @@ impl Claimer {
     }
 
     /// The calls that hold the lookup keys of a request.
+    ///
+    /// While data may be missing an empty result proves nothing: a refusal would say that nothing was executed.
     pub(super) async fn look_up(&self, call: &PreparedCall) -> Result<Vec<Holder>, ErrorKind> {
         let lookups: Vec<Lookup> = call.lookups.iter().map(|name| name.lookup).collect();
         let found = self.base.store.holders(&lookups).await;
-        found.map_err(|_| ErrorKind::StoreUnavailable)
+        let found = found.map_err(|_| ErrorKind::StoreUnavailable)?;
+        // Asked after the search: an inspection in between may have found the loss.
+        if found.is_empty() && self.base.store.readiness().await.may_lack_data() {
+            return Err(ErrorKind::StoreUnavailable);
+        }
+        Ok(found)
     }
 
     /// The calls that hold the lookup keys of a request that may be refused.

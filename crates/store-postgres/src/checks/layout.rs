@@ -2,7 +2,7 @@
 
 use crate::link::{Link, refused, said};
 use crate::target::Schema;
-use oncegate_store::{Reason, Result};
+use oncegate_store::{FOREIGN, Reason, Result};
 
 /// The version of the tables. A gateway makes what is missing up to it, and refuses a newer one.
 pub(crate) const LAYOUT: i32 = 1;
@@ -47,7 +47,7 @@ pub(crate) async fn prepare(link: &Link, schema: &Schema) -> Result<Option<Reaso
         Found::Version(LAYOUT) => return Ok(None),
         Found::Nothing => ("layout", "the tables could not be made".to_owned()),
         Found::Version(other) if other > LAYOUT => (
-            "foreign",
+            FOREIGN,
             format!(
                 "the schema {name} was made by a newer oncegate (version {other}, this one knows {LAYOUT}): use that one"
             ),
@@ -60,7 +60,7 @@ pub(crate) async fn prepare(link: &Link, schema: &Schema) -> Result<Option<Reaso
             ),
         ),
         Found::Foreign => (
-            "foreign",
+            FOREIGN,
             format!(
                 "the schema {name} has tables of another application: name another one in store.schema"
             ),

@@ -176,14 +176,16 @@ BEGIN
     WHERE call_id = g.id AND g.list IS NOT NULL AND by_key IS NULL;
 END $$;
 
--- Claims all names of a call. Answers 'done'; 'held' and the call that holds a name; 'unknown_server'; or a denial.
+-- Claims all names of a call. Answers 'done'; 'held' and the call that holds a name; 'unknown_server'; 'late' and this clock;
+-- or a denial.
+-- p_latest: the latest time at which the run may begin; NULL if none begins.
 CREATE FUNCTION claim_1(
   p_server bigint, p_standbys text, p_epoch uuid,
   p_names uuid[], p_givers uuid[], p_giver_versions bigint[], p_giver_attempts uuid[], p_giver_lists bigint[],
   p_call uuid, p_created bigint, p_lists bigint[], p_session uuid, p_tenant text, p_tool text,
   p_state smallint, p_version bigint, p_attempt uuid, p_due bigint, p_searched text, p_by_state bigint, p_retain bigint,
   p_intent bytea, p_args bytea, p_progress bytea, p_entry bytea, p_result bytea,
-  p_admission text, OUT a answer
+  p_admission text, p_latest bigint, OUT a answer
 ) LANGUAGE plpgsql @secure@ AS $$
 DECLARE h uuid;
 BEGIN
@@ -197,6 +199,7 @@ BEGIN
   h := holder(p_names, '00000000-0000-0000-0000-000000000000', p_givers, p_giver_versions, p_giver_attempts);
   IF h IS NOT NULL THEN a := stored('held', h); RETURN; END IF;
   IF is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN a.word := 'unknown_server'; RETURN; END IF;
+  IF now_us() > p_latest THEN a.word := 'late'; a.at := now_us(); RETURN; END IF;
   IF p_admission IS NOT NULL THEN
     a := admit(p_call, p_session, p_admission);
     IF a.word IS NOT NULL THEN RETURN; END IF;
@@ -211,7 +214,7 @@ BEGIN
 END $$;
 
 -- Writes a change of a call if version, attempt and token are the expected ones. Answers 'done', also for the same change again;
--- 'changed' and the call that is in its way; 'gone'; 'unknown_server'; or a denial.
+-- 'changed' and the call that is in its way; 'gone'; 'unknown_server'; 'late', the call as it is and this clock; or a denial.
 -- p_epoch: NULL if no request may be sent after the change and no name is taken. p_names: names that the call must hold.
 -- p_intent: NULL if intent and arguments stay. p_similar: the similar call, if there are no conditions. p_lists: the lists of a call whose names are erased; its session stays, because
 -- the newest token of a session is that of its calls.
@@ -222,7 +225,8 @@ CREATE FUNCTION replace_1(
   p_state smallint, p_version bigint, p_attempt uuid, p_due bigint, p_searched text, p_by_state bigint, p_retain bigint,
   p_intent bytea, p_args bytea, p_progress bytea, p_entry bytea, p_result bytea,
   p_admission text,
-  p_free_from bigint, p_retakes boolean, p_leaves uuid, p_lists bigint[], p_similar uuid, OUT a answer
+  p_free_from bigint, p_retakes boolean, p_leaves uuid, p_lists bigint[], p_similar uuid, p_latest bigint,
+  OUT a answer
 ) LANGUAGE plpgsql @secure@ AS $$
 DECLARE s record; h uuid;
 BEGIN
@@ -243,6 +247,7 @@ BEGIN
     a.word := 'gone'; RETURN;
   END IF;
   IF p_epoch IS NOT NULL AND is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN a.word := 'unknown_server'; RETURN; END IF;
+  IF now_us() > p_latest THEN a := stored('late', p_call); a.at := now_us(); RETURN; END IF;
   IF p_admission IS NOT NULL THEN
     a := admit(p_call, p_session, p_admission);
     IF a.word IS NOT NULL THEN RETURN; END IF;

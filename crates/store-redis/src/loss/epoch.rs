@@ -22,7 +22,7 @@ use crate::scripts::{Run, command};
 use crate::server::Server;
 use oncegate_store::lock::lock;
 use oncegate_store::shared::moments::Moments;
-use oncegate_store::{Error, LOST_DATA, Reason, Result};
+use oncegate_store::{Error, FOREIGN, LOST_DATA, Reason, Result};
 
 /// How often an inspection begins again after another gateway has written the manifest.
 const TRIES: usize = 3;
@@ -137,7 +137,7 @@ impl Epochs {
                 tracing::info!(store = %self.server.link.target, epoch = adopted, before, "this gateway uses the data of another epoch from now on");
                 None
             }
-            Finding::Foreign(what) => Some(Reason::new("foreign", what)),
+            Finding::Foreign(what) => Some(Reason::new(FOREIGN, what)),
             Finding::Lost { what, writes } => {
                 let text = format!(
                     "{what}; nothing is claimed until an operator runs `oncegate store accept-loss`"

@@ -1,4 +1,4 @@
-//! A gateway whose clock is set back while it shares a Redis.
+//! A gateway whose clock is set back while it shares a store.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use tokio::time::sleep;
 use crate::support::binary::{Process, free_port};
 use crate::support::clock::Clock;
 use crate::support::gateway::one_tool;
+#[cfg(feature = "postgres")]
+use crate::support::postgres::Postgres;
 use crate::support::redis::Redis;
 use crate::support::timings::brisk;
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
@@ -29,17 +31,30 @@ fn begin(url: &str, key: &'static str) -> JoinHandle<Answer> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_claimed_after_its_gateways_clock_was_set_back_keeps_its_session_and_its_lease_on_redis()
  {
-    let (redis, tool, clock) = (Redis::strict().await, Tool::start().await, Clock::new());
-    let other = Gateway::sharing(&redis.url(), &one_tool(&tool, RULES)).await;
+    let redis = Redis::strict().await;
+    keeps_session_and_lease(&redis.url()).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_claimed_after_its_gateways_clock_was_set_back_keeps_its_session_and_its_lease_on_postgres()
+ {
+    let server = Postgres::with(&[]).await;
+    keeps_session_and_lease(&server.url()).await;
+}
+
+/// Two gateways share the store; the clock of one is set back.
+async fn keeps_session_and_lease(store: &str) {
+    let (tool, clock) = (Tool::start().await, Clock::new());
+    let other = Gateway::sharing(store, &one_tool(&tool, RULES)).await;
     other.until_ready().await;
-    // It does not look at the Redis again by itself, as a gateway in the second after its clock was set.
+    // It does not look at the store again by itself, as a gateway in the second after its clock was set.
     let pace = Timings {
         redis_look_every: Duration::from_secs(3_600),
         ..brisk()
     };
     let pace = serde_json::to_string(&pace).expect("JSON");
-    let url = redis.url();
-    let mut environment = vec![("ONCEGATE_STORE__URL", &*url), ("TEST_PACE", &*pace)];
+    let mut environment = vec![("ONCEGATE_STORE__URL", store), ("TEST_PACE", &*pace)];
     environment.extend(clock.environment());
     let folder = tempfile::tempdir().expect("a folder");
     let rules = one_tool(&tool, RULES);
