@@ -171,3 +171,27 @@ async fn while_a_postgres_settles_nothing_is_said_of_a_call_that_is_not_there() 
     assert_eq!(answer.at("/effect"), "unknown", "{}", answer.text);
     answer.expect_problem("store-unavailable");
 }
+
+/// Between two inspections, with no connection that breaks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_in_a_postgres_that_another_gateway_has_closed_does_not_come_back_empty() {
+    let (folder, place) = (folder(), place().await);
+    let pace = Timings {
+        redis_look_every: Duration::from_secs(3_600),
+        ..brisk()
+    };
+    let store = open_postgres_at_pace(&place, folder.path(), pace).await;
+    until("it is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    let names = [arrival("k", "S", 0, ME).record.intent.lookup];
+    assert_eq!(store.holders(&names).await.expect("an answer"), []);
+    run_in(&place, "UPDATE ledger SET lost = 'a test'").await;
+    let found = store.holders(&names).await;
+    assert!(matches!(found, Err(Error::Refused(_))), "{found:?}");
+    until("the gateway has noticed it", async || {
+        has_reason(&store.readiness().await, LOST_DATA)
+    })
+    .await;
+}
