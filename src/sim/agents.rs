@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::dice::Dice;
+use super::events::Begun;
 use super::gateway::{Answer, Gateways};
 use super::plan::{Kind, Plan};
-use super::world::Asked;
+use super::world::{Asked, World};
 use crate::core::key::Lookup;
 
 /// The tools of calls with a saga.
@@ -143,6 +144,9 @@ impl Agent {
         let path = format!("/v1/tools/{}/calls", asked.tool);
         let wait_s = self.dice.pick(&[None, Some(0), Some(1), Some(3)]);
         let asked_at = world.now();
+        let is_forgotten = Kind::named(asked.tool).is_forgotten();
+        let is_noted = !is_mixed_up && !is_forgotten;
+        let begun = is_noted.then(|| world.events().begin("ask", &asked.key));
         let answer = self.ask(&path, &body, wait_s).await;
         let Some(answer) = answer else {
             world.say(format!("agent {}: {} unheard", self.number, asked.key));
@@ -158,7 +162,9 @@ impl Agent {
             return Some(answer);
         }
         let call = answer.body["call_id"].as_str().unwrap_or_default();
-        let is_forgotten = Kind::named(asked.tool).is_forgotten();
+        if let Some(begun) = begun {
+            note(&world, &begun, &answer);
+        }
         if answer.status == 200 {
             world.count("successes told");
             let made = answer.body["result"]["made"].as_u64();
@@ -187,6 +193,20 @@ impl Agent {
     pub(super) fn any_slot(&mut self) -> usize {
         let gateways = self.gateways.world.plan.gateways as u64;
         self.dice.below(gateways) as usize
+    }
+}
+
+/// The answer, as the history has it.
+fn note(world: &World, begun: &Begun, answer: &Answer) {
+    let mut events = world.events();
+    let is_none = answer.body["effect"] == "none" && !OF_SAGAS.contains(&answer.problem());
+    match (answer.status, answer.body["result"]["made"].as_u64()) {
+        (200, Some(made)) => events.end(begun, "ok", &made.to_string().into()),
+        (200, None) => events.end(begun, "ok", &Value::Null),
+        _ if answer.problem() == "result-unavailable" => events.end(begun, "ok", &Value::Null),
+        _ if is_none => events.end(begun, "fail", &Value::Null),
+        _ if answer.problem() == "outcome-unknown" => events.also(begun, "unsure"),
+        _ => {}
     }
 }
 

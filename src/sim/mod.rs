@@ -12,6 +12,7 @@ mod agents; // what callers do
 mod arguments;
 mod books; // what the tools have seen and done
 mod dice; // numbers that a seed decides
+mod events; // what agents and tools have seen, for a judge that others wrote
 mod gateway; // gateways that begin, crash and begin again
 mod judge; // the promise
 mod life; // one life of a gateway

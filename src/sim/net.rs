@@ -289,6 +289,21 @@ impl Way {
         answer.send(reply).ok();
     }
 
+    /// The effect, as the history has it. Of a call that is forgotten the next of its key is another one.
+    fn note(&self, done: Done) {
+        let flight = &self.flight;
+        if !flight.undoes.is_empty() || Kind::named(flight.tool).is_forgotten() {
+            return;
+        }
+        let f = match done {
+            Done::Now(_) => "effect",
+            Done::Before(_) => "find",
+        };
+        let mut events = self.world.events();
+        let begun = events.begin(f, key_in(&flight.name));
+        events.end(&begun, "ok", &done.number().to_string().into());
+    }
+
     fn execute(&self) -> u64 {
         let world = &self.world;
         let kind = Kind::named(self.flight.tool);
@@ -301,6 +316,7 @@ impl Way {
             books.over(self.number);
             books.execute(&self.flight, kind.deduplicates() && is_honest, world.now())
         };
+        self.note(done);
         match done {
             Done::Now(number) => {
                 world.say(format!("{} is executed: {number}", self.name));
@@ -314,6 +330,11 @@ impl Way {
             _ => done.number(),
         }
     }
+}
+
+/// The key of a call in its name.
+fn key_in(name: &str) -> &str {
+    name.split_once(' ').map_or(name, |(_, key)| key)
 }
 
 fn response(reply: &Reply) -> reqwest::Response {

@@ -33,27 +33,32 @@ pub(super) struct Outcome {
 
 /// Lives through a seed on this thread.
 pub(super) fn run(plan: Plan) -> Outcome {
+    run_and_note(plan).0
+}
+
+/// The same, and what agents and tools have seen: lines of a history for `crates/judge`.
+pub(super) fn run_and_note(plan: Plan) -> (Outcome, Vec<String>) {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build();
     let runtime = runtime.expect("a runtime");
     notice_panics();
-    let outcome = runtime.block_on(async {
+    let (mut outcome, events) = runtime.block_on(async {
         seed::begin(plan.seed);
         let world = World::of(plan);
         let turns = world.clone();
         let handing_out = tokio::spawn(async move { turns.turns.hand_out().await });
         live(&world).await;
         handing_out.abort();
-        outcome_of(&world)
+        let events = world.events().lines();
+        (outcome_of(&world), events)
     });
     seed::end();
-    let mut outcome = outcome;
     if PANICKED.take() {
         outcome.broken.push("a task has panicked".to_owned());
     }
-    outcome
+    (outcome, events)
 }
 
 thread_local! {

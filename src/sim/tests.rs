@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::plan::{Break, Plan};
-use super::run::{Outcome, run};
+use super::run::{Outcome, run, run_and_note};
 use crate::gateway::local_time;
 
 /// How many seeds `make test` tries.
@@ -28,6 +30,20 @@ fn given(name: &str) -> Option<u64> {
     let given = std::env::var_os(name)?;
     let given = given.to_str().filter(|given| !given.is_empty())?;
     Some(given.parse().expect("a number"))
+}
+
+/// What is broken, for histories that the judge of others must find wrong.
+fn given_break() -> Break {
+    let given = std::env::var_os("BREAK").unwrap_or_default();
+    match given.to_str().expect("a name") {
+        "" => Break::Nothing,
+        "takes-held-key" => Break::ClaimTakesHeldKey,
+        "acknowledges-unwritten" => Break::AcknowledgesUnwritten,
+        "leaves-without-gate" => Break::LeavesWithoutGate,
+        "forgets-unknown" => Break::ForgetsUnknown,
+        "garbles-results" => Break::GarblesResults,
+        other => panic!("no break is called {other}"),
+    }
 }
 
 /// What a failed seed prints.
@@ -50,6 +66,9 @@ struct Tries {
     is_broken: AtomicBool,
     stories: Mutex<Vec<String>>,
     tally: Mutex<BTreeMap<&'static str, u64>>,
+    broken: Break,
+    /// Where histories go, each ended by an empty line.
+    histories: Option<Mutex<BufWriter<File>>>,
 }
 
 impl Tries {
@@ -61,7 +80,26 @@ impl Tries {
             is_broken: AtomicBool::new(false),
             stories: Mutex::default(),
             tally: Mutex::default(),
+            broken: given_break(),
+            histories: std::env::var_os("HISTORIES").map(|path| {
+                let file = File::options().write(true).open(path).expect("a pipe");
+                Mutex::new(BufWriter::new(file))
+            }),
         }
+    }
+
+    /// Lives through a seed, and writes its history down.
+    fn try_one(&self, seed: u64) -> Outcome {
+        let (mut outcome, events) = run_and_note(Plan::of(seed, self.broken));
+        if let Some(histories) = self.histories.as_ref().filter(|_| !events.is_empty()) {
+            let mut histories = histories.lock().expect("not poisoned");
+            writeln!(histories, "{}\n", events.join("\n")).expect("it is read");
+        }
+        if self.broken != Break::Nothing {
+            // The judge of others must find it alone.
+            outcome.broken.clear();
+        }
+        outcome
     }
 
     fn make(&self) {
@@ -81,14 +119,17 @@ impl Tries {
             if seed >= self.end {
                 return;
             }
-            let outcome = of(seed, Break::Nothing);
+            let outcome = self.try_one(seed);
             if !outcome.broken.is_empty() {
                 self.is_broken.store(true, Ordering::SeqCst);
                 self.stories
                     .lock()
                     .expect("not poisoned")
                     .push(story(seed, &outcome));
-            } else if seed.is_multiple_of(TWICE) && of(seed, Break::Nothing) != outcome {
+            } else if seed.is_multiple_of(TWICE)
+                && self.broken == Break::Nothing
+                && of(seed, Break::Nothing) != outcome
+            {
                 self.is_broken.store(true, Ordering::SeqCst);
                 let mut stories = self.stories.lock().expect("not poisoned");
                 stories.push(format!("seed {seed} has two histories"));
@@ -127,6 +168,10 @@ fn whatever_a_seed_lets_go_wrong_the_promise_is_kept() {
     };
     let first = tries.next.load(Ordering::SeqCst);
     tries.make();
+    if let Some(histories) = &tries.histories {
+        let mut histories = histories.lock().expect("not poisoned");
+        histories.flush().expect("it is read");
+    }
     let tried = tries.next.load(Ordering::SeqCst).min(tries.end) - first;
     let seconds = began.elapsed().as_secs_f64();
     eprintln!(

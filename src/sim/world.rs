@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::books::Books;
 use super::dice::Dice;
+use super::events::Events;
 use super::memory::Memory;
 use super::plan::Plan;
 use super::turns::Turns;
@@ -16,6 +17,7 @@ pub(super) struct World {
     pub(super) memory: Memory,
     books: Mutex<Books>,
     written: Mutex<Written>,
+    events: Mutex<Events>,
     /// How often each purpose had dice.
     thrown: Mutex<HashMap<String, u64>>,
     is_healed: AtomicBool,
@@ -59,6 +61,7 @@ impl World {
             memory: Memory::that_loses_nothing(),
             books: Mutex::default(),
             written: Mutex::default(),
+            events: Mutex::default(),
             thrown: Mutex::default(),
             is_healed: AtomicBool::new(false),
         })
@@ -82,6 +85,10 @@ impl World {
 
     pub(super) fn written(&self) -> MutexGuard<'_, Written> {
         locked(&self.written)
+    }
+
+    pub(super) fn events(&self) -> MutexGuard<'_, Events> {
+        locked(&self.events)
     }
 
     /// Nothing goes wrong any more.

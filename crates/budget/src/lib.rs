@@ -2,7 +2,7 @@
 //!
 //! Accounts: each tenant, each unauthenticated client (an address whose connections have shown no valid token), all
 //! unauthenticated clients together, and each connection.
-//! `core::share` has the rule for how much each may hold. Free bytes may be *lent* to one borrower, which gives them
+//! `rules::share` has the rule for how much each may hold. Free bytes may be *lent* to one borrower, which gives them
 //! back as soon as a charge fits only without them.
 //!
 //! ```

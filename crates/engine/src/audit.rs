@@ -1,4 +1,4 @@
-//! Writes the acts of operators into the audit. What an entry holds is decided by `core::audit`.
+//! Writes the acts of operators into the audit. What an entry holds is decided by `rules::audit`.
 
 use std::future::Future;
 use std::sync::Arc;

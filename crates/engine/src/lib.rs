@@ -1,4 +1,4 @@
-//! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
+//! The use cases: they load, ask the rules, save and act. Every rule is in `oncegate_rules`, every status in `http`.
 //!
 //! What counts as the same call does not depend on how its arguments are written:
 //!
@@ -31,7 +31,7 @@ mod secret; // the secret of fingerprints
 mod status; // what the ops endpoints show; asks the store at most once a second
 mod tools; // the tools as they are configured now
 mod trace; // spans
-mod transition; // asks core about calls, and writes its decision
+mod transition; // asks the rules about calls, and writes what they decide
 mod webhook; // telling a system outside
 pub mod wings; // what wings build on
 

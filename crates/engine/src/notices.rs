@@ -1,4 +1,4 @@
-//! Tells the webhook of calls that wait for approval. What is told, and when, is decided by `core::approval::notice`.
+//! Tells the webhook of calls that wait for approval. What is told, and when, is decided by `rules::approval::notice`.
 //!
 //! Nothing else depends on it. Gateways compete for each notice by compare-and-swap, so one of them tells it; a message is
 //! repeated only if it failed, or if its gateway ended meanwhile.

@@ -1,6 +1,6 @@
-//! Changes of calls: load, ask `core::call::next`, compare and swap.
+//! Changes of calls: load, ask `rules::call::next`, compare and swap.
 //!
-//! No other file asks core and then writes. Each change names what happens if another writer was faster.
+//! No other file asks the rules and then writes. Each change names what happens if another writer was faster.
 
 use std::time::Duration;
 
@@ -323,7 +323,7 @@ pub(super) async fn end_attempt(
             let why = "its beginning was not confirmed by the store in time".into();
             final_event = Some(Event::ended(&newer, Evidence::NotSent { why }));
         } else if newer.attempt.id != record.attempt.id || newer.state != State::Running {
-            // Another gateway took the call for lost. What it wrote stands, and core is asked again.
+            // Another gateway took the call for lost. What it wrote stands, and the rules are asked again.
             if std::mem::take(&mut is_ours) {
                 completed.stale = Some(newer.state.as_str());
             }

@@ -1,6 +1,6 @@
 //! Explores the promise: every state that gateways, store, tool, callers and operators can reach within small bounds.
 //!
-//! Every change of a call or saga goes through the real rules, `core::call::next` and `core::saga::next`. The model
+//! Every change of a call or saga goes through the real rules, `rules::call::next` and `rules::saga::next`. The model
 //! imitates what `gateway` and `store` do around them; each file names those that it imitates. Only tests use it.
 
 #![expect(

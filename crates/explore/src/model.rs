@@ -1,4 +1,4 @@
-//! The rules for the model: the real ones of `core`, except for the one that a test breaks.
+//! The rules for the model: the real ones, except for the one that a test breaks.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The worker that undoes the calls of sagas, step by step.
 //!
-//! Imitates `crates/engine/src/sagas/worker.rs`, and `undo.rs`, `registry.rs` and `compensating.rs` beside it. `core::saga` decides.
+//! Imitates `crates/engine/src/sagas/worker.rs`, and `undo.rs`, `registry.rs` and `compensating.rs` beside it. `rules::saga` decides.
 
 use std::sync::Arc;
 

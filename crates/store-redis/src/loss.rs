@@ -17,7 +17,7 @@
 //!   without the forgotten gateway knows of that write, and an older state of the partition lacks it.
 //! * A gateway that comes back finds its own last counts, compares them, and goes on from them.
 //!
-//! `loss_model` explores all states of a model of these rules.
+//! `model` explores all states of a model of these rules.
 
 pub(crate) mod abilities; // what each gateway can read
 pub(crate) mod counters; // epoch and counts of a partition

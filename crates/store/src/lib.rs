@@ -1,6 +1,6 @@
 //! The store's traits: few verbs, each atomic, and no rules.
 //!
-//! A store writes what `core` decided, by compare-and-swap. It must not know what a state means. It compares version,
+//! A store writes what the rules decided, by compare-and-swap. It must not know what a state means. It compares version,
 //! attempt and fencing token of a record, and finds records by lookup keys, id, state, owner, tool, due times and the lists of
 //! the ledger.
 //!

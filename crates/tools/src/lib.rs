@@ -2,7 +2,7 @@
 //!
 //! Promises: a request is sent at most once (no retries, no redirects, no proxy from the
 //! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
-//! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
+//! byte was and none will be. Must not know what an observation means: that is `rules::outcome`'s.
 //!
 //! An argument in a URL cannot lead a call, and the credentials with it, to another host:
 //!

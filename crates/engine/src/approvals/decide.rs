@@ -1,4 +1,4 @@
-//! Approve, decline and withdraw. What each does to a call is decided by `core::call`.
+//! Approve, decline and withdraw. What each does to a call is decided by `rules::call`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Calls that wait for an operator's approval: what is shown, who decides, and what is due.
 //!
-//! The rules are in `core::approval` and `core::call`. An approved call begins in `calls::approved`.
+//! The rules are in `rules::approval` and `rules::call`. An approved call begins in `calls::approved`.
 
 mod decide; // approve, decline, withdraw
 mod due; // what lapses, and what begins

@@ -1,4 +1,4 @@
-//! Bounded numbers of permits, shared by tenants and tokens. The rule is in `core::places`.
+//! Bounded numbers of permits, shared by tenants and tokens. The rule is in `rules::permits`.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! The rates of callers in this process. The rule is in `core::rate`.
+//! The rates of callers in this process. The rule is in `rules::rate`.
 //!
 //! Tokens of one name share their rates, so that replacing a token does not double them.
 

@@ -142,7 +142,7 @@ impl Claimer {
             self.compare_with(&mut call, found).await?;
             let (existing, replaced, intent) = self.resolve(&call, found, knows_lookups, time)?;
 
-            // 3. What does core decide?
+            // 3. What do the rules decide?
             let event = self.arrival_as(&call, intent, attempt);
             // An arrival is never illegal; if it were, nothing must run.
             // Of calls that give their lookup keys away one is asked about, so that the rules see what the request replaces.
@@ -436,7 +436,7 @@ impl Claimer {
         })
     }
 
-    /// Writes down what an adopted call asked for, as its first request says. The rule is in `core::call`.
+    /// Writes down what an adopted call asked for, as its first request says. The rule is in `rules::call`.
     ///
     /// `None`: another request was faster, or may have been.
     async fn recognise(

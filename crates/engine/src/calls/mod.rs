@@ -18,7 +18,7 @@ mod queue; // wait for an exclusive session
 mod reads; // each read is executed, and is a call of its own
 mod refusal; // why a request begins nothing
 mod result_memory; // memory for results, kept before their calls are claimed
-mod run; // attempts until core says enough; settle
+mod run; // attempts until the rules say enough; settle
 mod unconfirmed; // begins that the store never confirmed
 
 pub use self::answer::{Answer, Stored};

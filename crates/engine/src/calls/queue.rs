@@ -1,4 +1,4 @@
-//! Waits in the line of an exclusive session. The rules are in `core::session`.
+//! Waits in the line of an exclusive session. The rules are in `rules::session`.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use oncegate_rules::key_scheme::fingerprints::Sameness;
 use oncegate_rules::proxy::{Policy, credentials, stored_form};
 use oncegate_rules::record::Record;
 
-/// The failure for a refusal that core has decided. `held`: the stored call that blocks the request.
+/// The failure for a refusal that the rules have decided. `held`: the stored call that blocks the request.
 pub(super) fn refusal(action: Action, call: &PreparedCall, held: Option<&Record>) -> ErrorKind {
     match (action, held) {
         (Action::RefuseReused, Some(held)) => {

@@ -2,7 +2,7 @@
 //!
 //! A gateway writes its own key schemes before it uses them, and reads all others after that. So of two gateways that
 //! share a store at least one knows both key schemes, and two claims of one call find each other. The rules are in
-//! `core::key_scheme`.
+//! `rules::key_scheme`.
 
 mod forget; // forgets key schemes of which no call is kept
 mod known; // the key schemes that this gateway knows

@@ -1,4 +1,4 @@
-//! Acts of operators on single calls. What such an act changes is decided by `core::call`.
+//! Acts of operators on single calls. What such an act changes is decided by `rules::call`.
 
 use std::sync::Arc;
 

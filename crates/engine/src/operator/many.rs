@@ -1,6 +1,6 @@
 //! Acts of operators on many calls or sagas: first a dry run, then one target after the other, each by its version.
 //!
-//! `core::many` decides whether the targets are still those that were confirmed; `core::call` and `core::saga` decide
+//! `rules::many` decides whether the targets are still those that were confirmed; `rules::call` and `rules::saga` decide
 //! what the act changes at each target.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Acts of operators on sessions, and lists of frozen or locked ones. The rules are in `core::session`.
+//! Acts of operators on sessions, and lists of frozen or locked ones. The rules are in `rules::session`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

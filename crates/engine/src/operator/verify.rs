@@ -1,4 +1,4 @@
-//! Shows a stored result again, or sends its request once more to compare. The rules are in `core::call::verify`.
+//! Shows a stored result again, or sends its request once more to compare. The rules are in `rules::call::verify`.
 
 use std::sync::Arc;
 

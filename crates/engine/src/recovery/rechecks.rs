@@ -1,6 +1,6 @@
 //! The worker that checks unknown calls.
 //!
-//! It asks the tool, or sends the same key again. The rules are in `core::unknown`.
+//! It asks the tool, or sends the same key again. The rules are in `rules::unknown`.
 
 use std::sync::Arc;
 use std::time::Duration;

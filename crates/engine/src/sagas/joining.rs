@@ -1,4 +1,4 @@
-//! Calls that join sagas, and whether they may be sent. The rules are in `core::saga` and `core::undo`.
+//! Calls that join sagas, and whether they may be sent. The rules are in `rules::saga` and `rules::undo`.
 
 use super::registry::SagaRegistry;
 use crate::error::ErrorKind;

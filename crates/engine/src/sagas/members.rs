@@ -1,7 +1,7 @@
 //! The calls of a saga.
 //!
 //! Memory holds only what decides about each call, without the texts of callers and tools. A call is loaded whole
-//! before it is changed. `core::saga` decides about them.
+//! before it is changed. `rules::saga` decides about them.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! Groups of calls that are completed or undone as a whole. The rules are in `core::saga`.
+//! Groups of calls that are completed or undone as a whole. The rules are in `rules::saga`.
 
 mod compensating; // the marks on calls that are to be undone
 mod ended; // completed and aborted, and acts of operators on stuck sagas

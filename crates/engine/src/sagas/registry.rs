@@ -1,4 +1,4 @@
-//! Sagas as they are stored, and the one way to change them. The rules are in `core::saga`.
+//! Sagas as they are stored, and the one way to change them. The rules are in `rules::saga`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

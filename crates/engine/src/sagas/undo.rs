@@ -1,6 +1,6 @@
 //! Undoes the calls of a saga, one by one.
 //!
-//! `core::saga` decides the next step.
+//! `rules::saga` decides the next step.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow::{self, Break, Continue};

@@ -1,4 +1,4 @@
-//! A tool's health, as this gateway sees it: breaker, retries and usual latency. The rules are in `core`.
+//! A tool's health, as this gateway sees it: breaker, retries and usual latency. The rules are in `rules::breaker`.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

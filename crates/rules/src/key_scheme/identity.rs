@@ -297,7 +297,7 @@ impl KeyScheme {
             let value = value.ok_or_else(|| Refused::FieldMissing(field.as_str().to_owned()))?;
             fields.insert(field.as_str().to_owned(), value.clone());
         }
-        // A key of the tenant is that of a call that lookup keys no user.
+        // A key of the tenant is that of a call that names no user.
         let user_id = match self.per_tenant {
             true => "",
             false => asking.user_id,

@@ -1,4 +1,4 @@
-//! What an MCP server's answer proves: the table beside `core::outcome`.
+//! What an MCP server's answer proves: the table beside `rules::outcome`.
 //!
 //! A server says 200 before it executes, so only a whole response proves anything. Sources: JSON-RPC 2.0, section 5.1;
 //! the Model Context Protocol, revisions 2025-06-18 to 2026-07-28.

@@ -1,6 +1,6 @@
 //! Evidence of an attempt, and the outcomes that evidence can prove.
 //!
-//! `core::outcome` and `core::mcp::evidence` have the tables from evidence to outcome.
+//! `rules::outcome` and `rules::mcp::evidence` have the tables from evidence to outcome.
 
 use std::time::Duration;
 

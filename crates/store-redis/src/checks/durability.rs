@@ -1,4 +1,4 @@
-//! How durable a Redis is, judged by its role, memory policy and fsync. Pure.
+//! Whether a Redis may be used, and how durable it is: version, role, memory, replicas, fsync. Pure.
 
 use std::collections::HashMap;
 

@@ -18,10 +18,10 @@ use oncegate_rules::time::{after, signed};
 use oncegate_rules::tool::Effect;
 
 impl Engine {
-    /// Answers from a remembered call, if `core` allows it. Does not read the store.
+    /// Answers from a remembered call, if the rules allow it. Does not read the store.
     ///
-    /// Looks only for the call that holds the request's first name: if several stored calls match a request, `core`
-    /// prefers that one.
+    /// Looks only for the call that holds the request's first name: if several stored calls match a request, the
+    /// rules prefer that one.
     pub(in crate::calls) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
         if call.at.tool.effect == Effect::Read {
             return None;

@@ -1,4 +1,4 @@
-//! A request with a new key that looks like an earlier call. The rule is in `core::call`.
+//! A request with a new key that looks like an earlier call. The rule is in `rules::call`.
 
 use std::sync::Arc;
 
