@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 pub(super) struct Events {
     events: Vec<(u64, String)>,
     begun: u64,
+    /// Each process has it in its name, so that what is found can be repeated.
+    seed: u64,
 }
 
 /// An operation that has begun. Without an end it stays open.
@@ -19,6 +21,13 @@ pub(super) struct Begun {
 }
 
 impl Events {
+    pub(super) fn of(seed: u64) -> Self {
+        Self {
+            seed,
+            ..Self::default()
+        }
+    }
+
     /// An operation on the call with this key begins now.
     pub(super) fn begin(&mut self, f: &'static str, key: &str) -> Begun {
         let at = self.events.len() as u64;
@@ -52,7 +61,7 @@ impl Events {
     fn add(&mut self, at: u64, begun: &Begun, kind: &str, value: &Value) {
         let event = json!({
             "time": at,
-            "process": begun.process.to_string(),
+            "process": format!("seed {}, {}", self.seed, begun.process),
             "type": kind,
             "f": begun.f,
             "key": format!("call/{}", begun.key),

@@ -56,12 +56,12 @@ pub(super) struct Asked {
 impl World {
     pub(super) fn of(plan: Plan) -> Arc<Self> {
         Arc::new(Self {
+            events: Mutex::new(Events::of(plan.seed)),
             plan,
             turns: Turns::new(),
             memory: Memory::that_loses_nothing(),
             books: Mutex::default(),
             written: Mutex::default(),
-            events: Mutex::default(),
             thrown: Mutex::default(),
             is_healed: AtomicBool::new(false),
         })
