@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use oncegate::core::record::InstanceId;
 use oncegate::core::timings::Timings;
 use oncegate::store::{Calls as _, Claimed, Error, Health as _, LOST_DATA, LossRecovery as _};
 
 use serde_json::json;
-use uuid::Uuid;
 
 use super::{folder, refused};
+use crate::redis::pause::says_nothing_while_it_settles;
 use crate::stores::contract::{
     ME, accept_noticed_loss, arrival, claimed, open_postgres, open_postgres_as_it_is,
     open_postgres_at_pace,
 };
-use crate::support::gateway::{Bare, one_tool};
+use crate::support::gateway::one_tool;
 use crate::support::postgres::{Postgres, place, run_in};
 use crate::support::timings::brisk;
-use crate::support::{Answer, Gateway, Tool, client, has_reason, until};
+use crate::support::{Gateway, Tool, has_reason, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_beat_that_is_gone_closes_the_store_for_all_until_the_loss_is_accepted() {
@@ -142,7 +141,7 @@ async fn of_a_call_of_a_paused_tool_nothing_is_said_while_a_postgres_may_have_ol
 /// Another gateway may still find that newer data are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_postgres_settles_nothing_is_said_of_a_call_that_is_not_there() {
-    let (mut server, tool) = (Postgres::with(&[]).await, Tool::start().await);
+    let mut server = Postgres::with(&[]).await;
     let folder = folder();
     let pace = Timings {
         redis_others_look: Duration::from_secs(3_600),
@@ -153,23 +152,11 @@ async fn while_a_postgres_settles_nothing_is_said_of_a_call_that_is_not_there() 
         store.readiness().await.reasons.is_empty()
     })
     .await;
-    let gateway = Bare::over(store.clone(), InstanceId(Uuid::new_v4()), &tool, "").await;
-    let paused = gateway.url.replace("/calls", "/pause");
-    let reason = json!({ "reason": "a test" }).to_string();
-    Answer::to(client().post(paused).body(reason))
-        .await
-        .expect_ok();
-    let asked = async || Answer::to(client().post(&gateway.url).body("{\"args\":{}}")).await;
-    asked().await.expect_problem("tool-paused");
-    server.kill();
-    server.start_again().await;
-    until("it settles", async || {
-        has_reason(&store.readiness().await, "restarted")
+    says_nothing_while_it_settles(store, async || {
+        server.kill();
+        server.start_again().await;
     })
     .await;
-    let answer = asked().await;
-    assert_eq!(answer.at("/effect"), "unknown", "{}", answer.text);
-    answer.expect_problem("store-unavailable");
 }
 
 /// Between two inspections, with no connection that breaks.

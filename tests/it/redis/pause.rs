@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncegate::core::record::{Entry, InstanceId};
 use oncegate::core::timings::Timings;
 use oncegate::store::redis::{Redis as RedisStore, Settings};
-use oncegate::store::{Health as _, Pauses as _};
+use oncegate::store::{Health as _, Pauses as _, Store};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -197,7 +197,7 @@ async fn a_pause_does_not_say_that_a_call_was_not_executed_while_redis_has_lost_
 /// Another gateway may still find that newer data are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_redis_settles_nothing_is_said_of_a_call_that_is_not_there() {
-    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let mut redis = Redis::strict().await;
     let folder = tempfile::tempdir().expect("a folder");
     let settings = Settings {
         timings: Timings {
@@ -211,6 +211,19 @@ async fn while_a_redis_settles_nothing_is_said_of_a_call_that_is_not_there() {
         store.readiness().await.reasons.is_empty()
     })
     .await;
+    says_nothing_while_it_settles(store, async || {
+        redis.kill();
+        redis.start_again().await;
+    })
+    .await;
+}
+
+/// Its tool is paused, and it has no call: neither is said while other gateways may still find that data are lost.
+pub(crate) async fn says_nothing_while_it_settles(
+    store: impl Store + Clone,
+    restart: impl AsyncFnOnce(),
+) {
+    let tool = Tool::start().await;
     let gateway = Bare::over(store.clone(), InstanceId(Uuid::new_v4()), &tool, "").await;
     let paused = gateway.url.replace("/calls", "/pause");
     let reason = json!({ "reason": "a test" }).to_string();
@@ -219,8 +232,7 @@ async fn while_a_redis_settles_nothing_is_said_of_a_call_that_is_not_there() {
         .expect_ok();
     let asked = async || Answer::to(client().post(&gateway.url).body("{\"args\":{}}")).await;
     asked().await.expect_problem("tool-paused");
-    redis.kill();
-    redis.start_again().await;
+    restart().await;
     until("it settles", async || {
         has_reason(&store.readiness().await, "restarted")
     })

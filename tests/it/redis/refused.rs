@@ -7,10 +7,12 @@ use oncegate::core::record::CallId;
 use oncegate::core::timings::Timings;
 use oncegate::store::redis::{Redis as RedisStore, Settings};
 use oncegate::store::{
-    Calls as _, Documents as _, Error, Health as _, LossRecovery as _, Put, Replaced,
+    Calls as _, Documents as _, Error, Health as _, LOST_DATA, LossRecovery as _, Put, Replaced,
+    Sessions as _,
 };
 use serde_json::{Value, json};
 
+use crate::stores::admission::{entry, session};
 use crate::stores::contract::{
     ME, arrival, claimed, ended, open_redis, open_redis_as_it_is, redis_and_store, replaced, rerun,
     settings,
@@ -207,4 +209,19 @@ async fn documents_are_changed_after_a_loss_only_while_an_operator_accepts_it() 
     assert!(!is_refused().await);
     store.cancel_acceptance();
     assert!(is_refused().await);
+}
+
+/// Gateways also note it in the audit, which is counted, too; but not in the form that 0.2.0 reads.
+#[tokio::test]
+async fn a_freeze_alone_that_redis_has_lost_is_noticed() {
+    let (mut redis, _folder, store) = redis_and_store().await;
+    claimed(&store, &arrival("k", "S", 0, ME)).await;
+    let snapshot = redis.snapshot();
+    let is_frozen = store.set_frozen(&session(), true, &entry("frozen")).await;
+    assert!(is_frozen.expect("an answer"));
+    redis.restore(snapshot.path()).await;
+    until("the loss is noticed", async || {
+        has_reason(&store.readiness().await, LOST_DATA)
+    })
+    .await;
 }

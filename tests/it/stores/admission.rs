@@ -89,7 +89,7 @@ pub fn session() -> SessionId {
     }
 }
 
-fn entry(event: &'static str) -> Entry {
+pub fn entry(event: &'static str) -> Entry {
     let (by, detail) = ("token ops".to_owned(), "a test".to_owned());
     Entry {
         at: now(),
