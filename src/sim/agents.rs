@@ -199,13 +199,18 @@ impl Agent {
 /// The answer, as the history has it.
 fn note(world: &World, begun: &Begun, answer: &Answer) {
     let mut events = world.events();
+    // The gateway cannot reach its store to write the outcome, or to read it: another gateway may tell it already.
+    let detail = answer.body["detail"].as_str().unwrap_or_default();
+    let is_unwritten = detail.contains("does not take the outcome");
     let is_none = answer.body["effect"] == "none" && !OF_SAGAS.contains(&answer.problem());
     match (answer.status, answer.body["result"]["made"].as_u64()) {
         (200, Some(made)) => events.end(begun, "ok", &made.to_string().into()),
         (200, None) => events.end(begun, "ok", &Value::Null),
         _ if answer.problem() == "result-unavailable" => events.end(begun, "ok", &Value::Null),
         _ if is_none => events.end(begun, "fail", &Value::Null),
-        _ if answer.problem() == "outcome-unknown" => events.also(begun, "unsure"),
+        _ if answer.problem() == "outcome-unknown" && !is_unwritten => {
+            events.also(begun, "unsure");
+        }
         _ => {}
     }
 }

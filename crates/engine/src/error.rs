@@ -76,6 +76,8 @@ pub enum ErrorKind {
         /// The time until its next check; `None`: none is planned.
         retry_after: Option<Duration>,
     },
+    #[error("the outcome cannot be written down yet")]
+    OutcomeUnwritten { retry_after: Duration },
     #[error("the key stands for another call")]
     KeyReused {
         call_id: CallId,
@@ -251,7 +253,9 @@ impl ErrorKind {
             | Self::StoreUnavailable
             | Self::ShuttingDown
             | Self::Refused(Refusal::Frozen | Refusal::Busy { .. }) => Blocker::Busy,
-            Self::OutcomeUnknown { .. } | Self::UnknownTool => Blocker::Unknown,
+            Self::OutcomeUnknown { .. } | Self::OutcomeUnwritten { .. } | Self::UnknownTool => {
+                Blocker::Unknown
+            }
             Self::InvalidArguments(_)
             | Self::InvalidRequest(_)
             | Self::KeyReused { .. }

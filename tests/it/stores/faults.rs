@@ -106,6 +106,11 @@ async fn a_success_that_cannot_be_written_is_not_told_until_it_is() {
     let first = gateway.call(1).await.expect_problem("outcome-unknown");
     let duplicate = gateway.call(1).await.expect_problem("outcome-unknown");
     assert_eq!(first.at("/call_id"), duplicate.at("/call_id"));
+    assert!(
+        first.text.contains("does not take the outcome"),
+        "{}",
+        first.text
+    );
     gateway.store.heal();
     until("it is told", async || gateway.call(1).await.status == 200).await;
     assert_eq!(gateway.call(1).await.expect_ok().at("/replayed"), true);
@@ -203,6 +208,21 @@ async fn a_completion_whose_answer_is_lost_is_written_once() {
     );
     until("it is told", async || gateway.call(1).await.status == 200).await;
     assert_eq!(events(&gateway).await, ["claimed", "ended"]);
+}
+
+#[tokio::test]
+async fn an_outcome_that_can_be_read_is_told_although_its_writing_is_never_confirmed() {
+    let tool = Tool::start().await;
+    let gateway = Shaky::with_tool(&tool).await;
+    let store = &gateway.store;
+    store.next(Verb::Replace, Fault::ExecuteThenTimeout, usize::MAX);
+    let first = gateway.call(1).await.expect_ok();
+    assert_eq!(first.at("/replayed"), false);
+    // Another gateway tells it by now, so that this one must not call it unknown.
+    assert_eq!(gateway.call(1).await.expect_ok().at("/replayed"), true);
+    store.heal();
+    assert_eq!(events(&gateway).await, ["claimed", "ended"]);
+    assert_eq!(tool.requests(), 1);
 }
 
 #[tokio::test]

@@ -147,9 +147,7 @@ pub(super) fn tell(
             Err(ErrorKind::CallInProgress { retry_after })
         }
         // The gateway offers the outcome to the store again and again.
-        Progress::Unwritten(_) => Err(ErrorKind::OutcomeUnknown {
-            retry_after: Some(retry_after),
-        }),
+        Progress::Unwritten(_) => Err(ErrorKind::OutcomeUnwritten { retry_after }),
         Progress::Lost(record) => {
             let record = record.as_ref();
             let next_look = record.and_then(|record| unknown::next_look(record, now));

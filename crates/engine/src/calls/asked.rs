@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::answer::{Answer, answer_from, unless_it_asks};
-use super::duplicates::shared_run::notified;
+use super::duplicates::shared_run::{Progress, notified};
 use super::engine::Engine;
 use crate::base::measured::with_call_context;
 use crate::callers::permits::Owner;
@@ -88,7 +88,23 @@ impl Engine {
         at.map_or(Duration::from_secs(1), |at| at.retry_after_of(record, now))
     }
 
-    /// Follows a call in the store until it has an outcome, with memory for its result.
+    /// Looks whether an outcome is stored after all whose writing was not confirmed.
+    ///
+    /// Other gateways may have answered with it already.
+    pub(super) async fn as_stored(&self, progress: Progress) -> Progress {
+        let Progress::Unwritten(record) = &progress else {
+            return progress;
+        };
+        match self.outcome_of(record, Instant::now()).await {
+            Some(Ok(found)) => Progress::Ended {
+                record: Ok(Arc::new(found)),
+                ours: true,
+            },
+            Some(Err(_)) | None => progress,
+        }
+    }
+
+    /// Follows a call in the store until it has an outcome, with memory for its result. Looks at least once.
     ///
     /// `None`: it has none at this time, or the store does not say for certain.
     pub(super) async fn outcome_of(
@@ -101,7 +117,7 @@ impl Engine {
         let mut version = record.version;
         let listener = self.base.store.listen(call_id);
         let (mut pause, longest_pause) = self.base.limits.timings.poll;
-        while Instant::now() < until {
+        loop {
             let load = with_call_context(record.intent.clone(), self.base.store.load(call_id));
             let found = load.await.ok()??;
             // The store has gone back: it knows less of the call than was seen here.
@@ -112,13 +128,15 @@ impl Engine {
             if is_settled(&found) {
                 return Some(self.memory.with_reservation(found));
             }
+            if Instant::now() >= until {
+                return None;
+            }
             tokio::select! {
                 () = sleep_until(until.min(Instant::now() + pause)) => {}
                 () = notified(listener.as_ref()) => {}
             }
             pause = (pause * 2).min(longest_pause);
         }
-        None
     }
 }
 

@@ -116,6 +116,7 @@ impl Engine {
                 (waited.await, is_first)
             }
         };
+        let progress = self.as_stored(progress).await;
         let known = self.wait_until_known(caller, progress, patience, came);
         let progress = known.await;
 
@@ -205,10 +206,14 @@ impl Engine {
         let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else {
             return progress;
         };
+        let until = came + wait;
+        if Instant::now() >= until {
+            return progress;
+        }
         let Some(_permit) = self.waiting.take(Owner::of_caller(caller)) else {
             return progress;
         };
-        match self.outcome_of(record, came + wait).await {
+        match self.outcome_of(record, until).await {
             Some(Ok(found)) => Progress::Ended {
                 record: Ok(Arc::new(found)),
                 ours: false,

@@ -90,7 +90,8 @@ impl Engine {
             ..PreparedCall::new(at, Arc::new(intent), args, trace)
         };
         let (progress, _) = self.join_or_begin(call);
-        match follow(progress, Patience::default(), wait, session_wait).await {
+        let progress = follow(progress, Patience::default(), wait, session_wait).await;
+        match self.as_stored(progress).await {
             Progress::Ended { record, .. } => record,
             Progress::Claiming | Progress::Queued | Progress::Running { .. } => {
                 Err(ErrorKind::CallInProgress {

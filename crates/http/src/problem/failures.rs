@@ -119,6 +119,11 @@ impl From<ErrorKind> for Problem {
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask an operator to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
             ),
+            ErrorKind::OutcomeUnwritten { retry_after } => Self::new(
+                Slug::OutcomeUnknown,
+                "The tool may or may not have executed this call: the gateway's store does not take the outcome, which is offered to it again and again. Wait as long as retry_after_ms says, then send the same request again, with the same key and the same arguments: that never executes it twice, and gets the outcome when it is written down. Never send it with a new key or with other arguments.",
+            )
+            .waiting(retry_after),
             ErrorKind::KeyReused { call_id, reused, differs } => Self {
                 call_id: Some(call_id),
                 ..key_reused(&reused, differs)

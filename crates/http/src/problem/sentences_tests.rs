@@ -68,6 +68,7 @@ fn every_problem_says_what_to_do_next_and_none_leads_to_a_second_effect() {
             retry_after: Some(time),
         },
         ErrorKind::OutcomeUnknown { retry_after: None },
+        ErrorKind::OutcomeUnwritten { retry_after: time },
         ErrorKind::KeyReused {
             call_id,
             reused: Reused::Other,
