@@ -149,9 +149,8 @@ simulate:
 	@scripts/setup test
 	@scripts/simulate
 
-# Judges and generators that others wrote: a state machine of hypothesis drives a real gateway over SQLite, and two over Redis, over
-# PostgreSQL and over a Redis with a sentinel, for JUDGE_MINUTES (10), and a linearizability checker judges the histories. What breaks
-# the promise is shrunk and printed as a script. MANY=1: many cheap steps. PLANTED=1: liars between the parts, each of which must be
+# Judges and generators that others wrote: a state machine of hypothesis drives a real gateway over SQLite, and two over Redis and
+# PostgreSQL, alone and with replicas, for JUDGE_MINUTES (10), and a linearizability checker judges the histories. What breaks the promise is shrunk and printed as a script. MANY=1: many cheap steps. PLANTED=1: liars between the parts, each of which must be
 # found. Takes Linux, python3, PyPI, cc, postgresql and redis-server. See docs/evidence/judge.md.
 judge:
 	@scripts/setup judge

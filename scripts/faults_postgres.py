@@ -73,6 +73,13 @@ class Postgres(Program):
         wait_for(f"{self.name} serves", lambda: self.says("SELECT 1") == "1", found=self.tail)
         return self
 
+    def until_synchronous(self, standby):
+        """Each commit waits for this standby from now on."""
+        self.says("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
+        self.says("SELECT pg_reload_conf()")
+        is_synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
+        wait_for("a synchronous standby", lambda: self.says(is_synchronous) == "1", found=standby.tail)
+
     def all_processes(self):
         others = subprocess.run(["pgrep", "-P", str(self.pid)], capture_output=True, text=True).stdout.split()
         return [self.pid, *map(int, others)]
@@ -133,10 +140,7 @@ def failover(world):
     for number in world.rounds(range(1, 6)):
         world.over()
         standby = Postgres(world, f"postgres-{number}", ports[number % 2], primary).start()
-        is_synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
-        primary.says("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
-        primary.says("SELECT pg_reload_conf()")
-        wait_for("a synchronous standby", lambda: primary.says(is_synchronous) == "1", found=standby.tail)
+        primary.until_synchronous(standby)
         world.until_ready()
         time.sleep(1)
         world.meanwhile()

@@ -228,46 +228,61 @@ def sentinel(world, server=REDIS, hangs=False):
         wait_for("it is a replica", lambda: "master_link_status:up" in master.says("INFO", "replication"), found=watcher.tail)
 
 
-def cluster(world):
-    """Masters of a cluster are killed, each time the one that has the calls."""
-    nodes, ports = [], {}
-    for number in range(6):
-        bus = free_port()
-        more = {"min-replicas-to-write": "1", "cluster-enabled": "yes", "cluster-port": bus, "cluster-node-timeout": "2000"}
-        node = Redis(world, f"redis-{number + 1}", **STRICT, **more).start().up()
-        ports[node] = bus
-        nodes.append(node)
-    for number, slots in enumerate(((0, 5460), (5461, 10922), (10923, 16383))):
-        nodes[number].ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        nodes[number].ask("CLUSTER", "ADDSLOTSRANGE", *slots)
-    for node in nodes[1:]:
-        nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, ports[node])
-    for master, replica in zip(nodes[:3], nodes[3:]):
-        name = master.ask("CLUSTER", "MYID")
-        wait_for("the nodes have met", lambda: replica.says("CLUSTER", "REPLICATE", name) == "OK")
-        wait_for("the replica is online", lambda: "state=online" in master.says("INFO", "replication"))
-    whole = lambda: all("cluster_state:ok" in node.says("CLUSTER", "INFO") for node in nodes)
-    wait_for("the cluster is whole", whole)
-    places = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-    for number in range(2):
-        world.gateway(store(f"redis+cluster://{places}", world, number, "bounded"))
-    world.begin(3)
-    for _ in world.rounds(range(3), pause_s=2, until_ready=lambda: until_all_are_ready_or_lost(world)):
-        masters = [node for node in nodes if "role:master" in node.says("INFO", "replication")]
+class Cluster:
+    """Three masters with a replica each."""
+
+    def __init__(self, world):
+        self.nodes, ports = [], {}
+        for number in range(6):
+            bus = free_port()
+            more = {"min-replicas-to-write": "1", "cluster-enabled": "yes", "cluster-port": bus, "cluster-node-timeout": "2000"}
+            node = Redis(world, f"redis-{number + 1}", **STRICT, **more).start().up()
+            ports[node] = bus
+            self.nodes.append(node)
+        first = self.nodes[0]
+        for number, slots in enumerate(((0, 5460), (5461, 10922), (10923, 16383))):
+            self.nodes[number].ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            self.nodes[number].ask("CLUSTER", "ADDSLOTSRANGE", *slots)
+        for node in self.nodes[1:]:
+            first.ask("CLUSTER", "MEET", "127.0.0.1", node.port, ports[node])
+        for master, replica in zip(self.nodes[:3], self.nodes[3:]):
+            name = master.ask("CLUSTER", "MYID")
+            wait_for("the nodes have met", lambda: replica.says("CLUSTER", "REPLICATE", name) == "OK")
+            wait_for("the replica is online", lambda: "state=online" in master.says("INFO", "replication"))
+        self.until_whole()
+        self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def until_whole(self):
+        whole = lambda: all("cluster_state:ok" in node.says("CLUSTER", "INFO") for node in self.nodes)
+        wait_for("the cluster is whole", whole)
+
+    def fail_over(self):
+        """The master that has the calls is killed, its replica promoted, and it comes back as a replica."""
+        masters = [node for node in self.nodes if "role:master" in node.says("INFO", "replication")]
         # The calls of one tenant are all at one master: the one with the most keys.
         master = max(masters, key=lambda node: int(node.ask("DBSIZE")))
         name = master.ask("CLUSTER", "MYID")
-        witness = next(node for node in nodes if node is not master)
+        witness = next(node for node in self.nodes if node is not master)
         master.kill()
         failed_over = lambda: any(
             name in line and "master,fail" in line and "-" == line.split()[3] and len(line.split()) == 8
             for line in witness.says("CLUSTER", "NODES").splitlines()
         )
         wait_for("a replica is promoted", failed_over, found=lambda: witness.says("CLUSTER", "NODES"))
-        world.hits["promotions"] += 1
         master.start().up()
         wait_for("it is a replica", lambda: "master_link_status:up" in master.says("INFO", "replication"), found=master.tail)
-        wait_for("the cluster is whole", whole)
+        self.until_whole()
+
+
+def cluster(world):
+    """Masters of a cluster are killed, each time the one that has the calls."""
+    nodes = Cluster(world)
+    for number in range(2):
+        world.gateway(store(nodes.url, world, number, "bounded"))
+    world.begin(3)
+    for _ in world.rounds(range(3), pause_s=2, until_ready=lambda: until_all_are_ready_or_lost(world)):
+        nodes.fail_over()
+        world.hits["promotions"] += 1
 
 
 FAULTS = {

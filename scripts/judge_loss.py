@@ -72,6 +72,8 @@ class Losses(Run):
             self.history.forget(lambda event: event["f"] == "set back" and event["time"] >= set_back)
             return
         SEEN["losses noticed"] += 1
+        if self.world.loses_nothing:
+            raise Broken(f"a failover that loses nothing counts as a loss: {reasons()}")
         for n in range(2):
             self.again(intent + n, n, n)
         self.ask(self.intent("hold"), 0, 0)

@@ -1,4 +1,4 @@
-"""The worlds of scripts/judge: gateways over SQLite, over one Redis, over one PostgreSQL, and over a Redis behind a sentinel."""
+"""The worlds of scripts/judge: gateways over SQLite, over a Redis or a PostgreSQL, alone and with replicas."""
 
 import shutil
 import signal
@@ -7,7 +7,7 @@ import time
 
 import faults_redis
 from faults_postgres import Postgres, url
-from faults_redis import STRICT, Redis
+from faults_redis import STRICT, Cluster, Redis
 from faults_world import wait_for
 from judge_gateways import STARTED, Gateway, Line, own_port
 
@@ -20,6 +20,8 @@ class World:
     trouble = ()
     # So long after the end of a gateway the store notices that it has lost what that one has written last.
     notices_s = 0
+    # Whether a failover loses nothing, so that no operator is asked.
+    loses_nothing = False
 
     def __init__(self, folder):
         self.folder, self.programs, self.gateways, self.lines = folder, [], [], []
@@ -171,22 +173,14 @@ class OverPostgres(World):
             self.server.signal_all(signal.SIGCONT)
 
     def put_back(self):
-        self.end()
+        end(self.server)
         shutil.rmtree(self.server.home)
         subprocess.run(["cp", "-a", self.folder / "copy", self.server.home], check=True)
         self.begin()
 
     def kill(self):
-        self.end()
+        end(self.server)
         self.begin()
-
-    def end(self):
-        """Its processes outlive the first of them for a moment, and must not."""
-        processes = self.server.all_processes()
-        self.server.signal_all(signal.SIGKILL)
-        self.server.process.wait()
-        gone = lambda: not any(is_alive(pid) for pid in processes[1:])
-        wait_for("all processes of PostgreSQL have ended", gone)
 
     def begin(self):
         (self.server.home / "data" / "postmaster.pid").unlink(missing_ok=True)
@@ -204,14 +198,27 @@ class OverPostgres(World):
             self.begin()
 
     def stop(self):
-        """In good order: its shared memory would outlive it."""
-        self.server.signal_all(signal.SIGCONT)
-        self.server.signal(signal.SIGINT)
-        try:
-            self.server.process.wait(10)
-        except subprocess.TimeoutExpired:
-            pass
+        in_order(self.server)
         super().stop()
+
+
+def end(server):
+    """Kills a PostgreSQL. Its processes outlive the first of them for a moment, and must not."""
+    processes = server.all_processes()
+    server.signal_all(signal.SIGKILL)
+    server.process.wait()
+    gone = lambda: not any(is_alive(pid) for pid in processes[1:])
+    wait_for("all processes of PostgreSQL have ended", gone)
+
+
+def in_order(server):
+    """Stops a PostgreSQL in good order: its shared memory would outlive it."""
+    server.signal_all(signal.SIGCONT)
+    server.signal(signal.SIGINT)
+    try:
+        server.process.wait(10)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 def is_alive(pid):
@@ -260,4 +267,55 @@ class OverSentinel(World):
         wait_for("it is a replica", is_replica, found=self.sentinel.tail)
 
 
-STORES = {store.name: store for store in (Sqlite, OverRedis, OverPostgres, OverSentinel)}
+class OverCluster(World):
+    """Two gateways over a Redis Cluster."""
+
+    name = "cluster"
+    trouble = ("fail over",)
+
+    def __init__(self, folder, tool, front=None):
+        super().__init__(folder)
+        self.nodes = Cluster(self)
+        self.two_gateways(tool, front, lambda _: f'url = "{self.nodes.url}"\ndurability = "bounded"')
+
+    def fail_over(self):
+        self.nodes.fail_over()
+
+
+class OverStandby(World):
+    """Two gateways over a PostgreSQL and its synchronous standby."""
+
+    name = "standby"
+    trouble = ("fail over",)
+    loses_nothing = True
+
+    def __init__(self, folder, tool, front=None):
+        super().__init__(folder)
+        self.primary, self.made = Postgres(self, "postgres-0", own_port()).start().up(), 0
+        self.ports = [self.primary.port, own_port()]
+        self.add_standby()
+        self.two_gateways(tool, front, lambda _: f'url = "{url(*self.ports)}"\ndurability = "strict"')
+
+    def add_standby(self):
+        self.made += 1
+        self.standby = Postgres(self, f"postgres-{self.made}", self.ports[self.made % 2], self.primary).start()
+        self.primary.until_synchronous(self.standby)
+
+    def fail_over(self):
+        """The primary is killed and the standby promoted, which gets a new standby in the place of the other."""
+        gone = self.primary
+        end(gone)
+        self.standby.says("SELECT pg_promote(true, 30)")
+        self.primary = self.standby
+        shutil.rmtree(gone.home)
+        self.programs.remove(gone)
+        STARTED.remove(gone)
+        self.add_standby()
+
+    def stop(self):
+        for server in (self.standby, self.primary):
+            in_order(server)
+        super().stop()
+
+
+STORES = {store.name: store for store in (Sqlite, OverRedis, OverPostgres, OverSentinel, OverCluster, OverStandby)}
