@@ -42,7 +42,8 @@ test-fast:
 soak:
 	@scripts/setup test upgrade-check
 	PROPTEST_CASES=1280 $(TEST) --lib -- --test-threads=3
-	SOAK=5 PROPTEST_CASES=1280 $(TEST) --test it -- --test-threads=3 chaos:: crash:: exclusive:: points:: planted kills
+	cargo build --quiet --no-default-features --features full,crash-points --bin judge
+	SOAK=5 PROPTEST_CASES=1280 scripts/judged $(TEST) --test it -- --test-threads=3 chaos:: crash:: exclusive:: points:: planted kills
 	@scripts/simulate
 	@MINUTES=30 scripts/upgrade_check
 

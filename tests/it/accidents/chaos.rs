@@ -16,6 +16,7 @@
 //! not in the seed: the same plan may have to be run more than once.
 
 mod checks; // what must hold, whatever went wrong
+mod history; // for a judge that others wrote
 mod scenario; // what may happen
 mod sessions; // what must hold where sessions are bounded
 mod tally; // what has happened
@@ -60,6 +61,7 @@ async fn play(scenarios: Vec<Scenario>) -> (Vec<String>, Tally) {
             world.ask_again(&anew).await;
             // Once more, with what was heard and sent since.
             world.check();
+            world.note_history();
             (world, tally)
         });
     }

@@ -14,7 +14,8 @@ use crate::support::gateway::Bare;
 use crate::support::tool::Seen;
 
 /// Problems of a tool that say that nothing was executed.
-const WITHOUT_EFFECT: [&str; 3] = ["tool-rejected", "tool-unreachable", "tool-unavailable"];
+pub(super) const WITHOUT_EFFECT: [&str; 3] =
+    ["tool-rejected", "tool-unreachable", "tool-unavailable"];
 
 impl World {
     /// What holds as soon as everything is quiet, and for ever after.
@@ -144,6 +145,7 @@ impl World {
             ask,
             asked_at,
             answer,
+            ..
         } in heard
         {
             let Some(answer) = answer else { continue };

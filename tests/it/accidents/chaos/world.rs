@@ -29,6 +29,7 @@ pub(super) const ANSWERED: Duration = Duration::from_secs(20);
 pub(super) struct Heard {
     pub(super) ask: Ask,
     pub(super) asked_at: Instant,
+    pub(super) heard_at: Instant,
     pub(super) answer: Option<Answer>,
 }
 
@@ -186,6 +187,7 @@ impl World {
             .hangs_up_after_ms
             .map_or(Duration::from_secs(30), Duration::from_millis);
         let answer = timeout(patience, answer).await.ok();
+        let heard_at = Instant::now();
         if ask.hangs_up_after_ms.is_none() && (asked_at.elapsed() > ANSWERED || answer.is_none()) {
             self.breaks(format!(
                 "L3: k{} waited for {:?}",
@@ -199,6 +201,7 @@ impl World {
         self.heard.lock().expect("not poisoned").push(Heard {
             ask,
             asked_at,
+            heard_at,
             answer: answer.clone(),
         });
         answer
