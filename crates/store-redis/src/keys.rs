@@ -18,6 +18,8 @@ use oncegate_rules::session::SessionId;
 ///
 /// Part of the stored format: a gateway with another number would not find the data.
 pub(super) const PARTITIONS: u8 = 64;
+/// The length of what all keys begin with.
+const PREFIX: usize = "oncegate:{p000}:".len();
 
 /// A partition of the keys; on Redis Cluster all of it is on one master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,16 +52,33 @@ impl Partition {
 
     /// The prefix of the partition's keys.
     pub(super) fn prefix(self) -> String {
-        format!("oncegate:{{p{:03}}}:", self.0)
+        self.key("")
     }
 
     pub(super) fn key(self, name: &str) -> String {
-        format!("{}{name}", self.prefix())
+        self.joined(name, "", "")
+    }
+
+    /// The key of one of many things of a kind.
+    fn key_of(self, kind: &str, name: &str) -> String {
+        self.joined(kind, ":", name)
+    }
+
+    /// Not formatted: a call has more than fifty keys.
+    fn joined(self, kind: &str, between: &str, name: &str) -> String {
+        let digit = |of: u8| char::from(b'0' + self.0 / of % 10);
+        let mut key = String::with_capacity(PREFIX + kind.len() + between.len() + name.len());
+        key.push_str("oncegate:{p");
+        key.extend([digit(100), digit(10), digit(1)]);
+        for part in ["}:", kind, between, name] {
+            key.push_str(part);
+        }
+        key
     }
 
     /// The key of the id of the call that holds this name.
     pub(super) fn holder(self, lookup: &Lookup) -> String {
-        self.key(&format!("key:{}", short(&lookup.0)))
+        self.key_of("key", &short(&lookup.0))
     }
 
     /// The key of the loss counters: the epoch and each gateway's writes, see `marks.lua`.
@@ -71,13 +90,13 @@ impl Partition {
     ///
     /// They belong to one epoch: after an accepted loss gateways count from the store's own counts.
     pub(super) fn last_counts(self, epoch: &str) -> [String; 2] {
-        ["last_counts", "last_counts_before"].map(|name| self.key(&format!("{name}:{epoch}")))
+        ["last_counts", "last_counts_before"].map(|name| self.key_of(name, epoch))
     }
 
     /// The set of tools that a tenant has called.
     pub(super) fn tools(self, tenant: &str) -> String {
         let digest = key::digest(["tools", tenant]);
-        self.key(&format!("tools:{}", short(&digest[..16])))
+        self.key_of("tools", &short(&digest[..16]))
     }
 
     /// The list of a tenant's calls with one property, by position.
@@ -89,7 +108,7 @@ impl Partition {
         let (name, value) = match list {
             // The same digest as that of the user's name.
             Index::UserDigest(user) => {
-                return self.key(&format!("list:{}", short(&user.0[..16])));
+                return self.key_of("list", &short(&user.0[..16]));
             }
             Index::Key(key) => ("key", key),
             Index::Trace(trace) => ("trace", trace),
@@ -101,7 +120,7 @@ impl Partition {
             Index::All => ("tool", ""),
         };
         let digest = key::digest(["list", tenant, name, value]);
-        self.key(&format!("list:{}", short(&digest[..16])))
+        self.key_of("list", &short(&digest[..16]))
     }
 
     /// The keys of a script about a call: see `common.lua`.
@@ -201,12 +220,12 @@ pub(super) fn about(key: &[u8]) -> Option<About> {
 
 /// The key of a call's record with its history: see `common.lua`.
 pub(super) fn call(call_id: CallId) -> String {
-    Partition::of_call(call_id).key(&format!("call:{}", id(call_id)))
+    Partition::of_call(call_id).key_of("call", &id(call_id))
 }
 
 /// The key of a call's duplicates: see `arrived.lua`.
 pub(super) fn duplicates(call_id: CallId) -> String {
-    Partition::of_call(call_id).key(&format!("again:{}", id(call_id)))
+    Partition::of_call(call_id).key_of("again", &id(call_id))
 }
 
 /// The partition of a session, where its changes are counted.
@@ -220,7 +239,7 @@ pub(super) fn partition_of(id: &SessionId) -> Partition {
 pub(super) fn session(id: &SessionId) -> [String; 4] {
     let digest = hex::encode(&key::digest(["session", &id.tenant, &id.id])[..16]);
     ["session", "line", "alive", "session_events"]
-        .map(|name| partition_of(id).key(&format!("{name}:{digest}")))
+        .map(|name| partition_of(id).key_of(name, &digest))
 }
 
 /// The keys of a call's conditions. In the place of an absent group stands the session, which the script ignores there.
@@ -231,8 +250,9 @@ pub(super) fn conditions(
 ) -> ConditionKeys {
     let [session, line, waiters, _] = session(&SessionId::of(intent));
     let group = |group: Option<GroupKey>| match group {
-        Some(group) => Partition::of_tenant(&intent.tenant)
-            .key(&format!("room:{}", hex::encode(&group.0[..16]))),
+        Some(group) => {
+            Partition::of_tenant(&intent.tenant).key_of("room", &hex::encode(&group.0[..16]))
+        }
         None => session.clone(),
     };
     let (budget, similar) = (group(budget), group(similar));
@@ -246,7 +266,7 @@ pub(super) fn paused() -> String {
 
 /// The acts of operators on a tool.
 pub(super) fn tool_events(tool: &str) -> String {
-    Partition::FIRST.key(&format!("tool_events:{tool}"))
+    Partition::FIRST.key_of("tool_events", tool)
 }
 
 /// The gateways, by the time at which each last announced itself.
@@ -266,7 +286,7 @@ pub(super) fn tokens() -> String {
 
 /// The hash of a document.
 pub(super) fn document(digest: [u8; 16]) -> String {
-    Partition::FIRST.key(&format!("document:{}", hex::encode(digest)))
+    Partition::FIRST.key_of("document", &hex::encode(digest))
 }
 
 /// An index of the documents of a kind.

@@ -1,6 +1,6 @@
 //! The scripts and their arguments.
 
-use redis::{Cmd, Script, ToRedisArgs};
+use redis::{Arg, Cmd, RedisWrite as _, Script, ToRedisArgs};
 
 /// One script per verb.
 pub(super) struct Scripts {
@@ -100,35 +100,50 @@ impl Scripts {
     }
 }
 
+/// Room for those of a script about a call.
+const KEYS: usize = 32;
+const ARGUMENTS: usize = 32;
+
 /// A script with its keys and arguments.
 pub(super) struct Run<'a> {
     pub(super) script: &'a Script,
-    keys: Vec<Vec<u8>>,
-    arguments: Vec<Vec<u8>>,
+    /// One buffer for all keys, as commands have it.
+    keys: Cmd,
+    arguments: Cmd,
 }
 
 impl<'a> Run<'a> {
     pub(super) fn new(script: &'a Script) -> Self {
         Self {
             script,
-            keys: Vec::new(),
-            arguments: Vec::new(),
+            keys: Cmd::with_capacity(KEYS, KEYS * 40),
+            arguments: Cmd::with_capacity(ARGUMENTS, 2_048),
         }
     }
 
     pub(super) fn key(mut self, key: impl ToRedisArgs) -> Self {
-        key.write_redis_args(&mut self.keys);
+        self.keys.arg(key);
         self
     }
 
     pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
-        argument.write_redis_args(&mut self.arguments);
+        self.arguments.arg(argument);
         self
     }
 
     pub(super) fn command(&self) -> Cmd {
-        let called = (self.script.get_hash(), self.keys.len());
-        command("EVALSHA", (called, &self.keys, &self.arguments))
+        // There are cursors only in commands that search.
+        let bytes_of = |part| match part {
+            Arg::Simple(bytes) => bytes,
+            _ => &[][..],
+        };
+        let keys = self.keys.args_iter().map(bytes_of);
+        let parts = keys.clone().chain(self.arguments.args_iter().map(bytes_of));
+        let length = parts.clone().map(<[u8]>::len).sum::<usize>();
+        let mut command = Cmd::with_capacity(parts.clone().count() + 3, length + 64);
+        command.arg(("EVALSHA", self.script.get_hash(), keys.count()));
+        parts.for_each(|bytes| command.write_arg(bytes));
+        command
     }
 }
 

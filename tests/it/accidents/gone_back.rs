@@ -60,9 +60,14 @@ async fn after_a_loss_no_waiting_request_is_told_that_nothing_was_executed() {
     second.abort();
 }
 
-/// The same of a request that waits until the outcome of the later run is known.
+/// The same of a request that waits until the outcome of the later run is known. An operator may have accepted the loss before it
+/// looks again.
 #[tokio::test]
 async fn after_a_loss_no_request_that_waits_for_an_outcome_is_told_an_earlier_one() {
+    tokio::join!(wait_through_a_loss(false), wait_through_a_loss(true));
+}
+
+async fn wait_through_a_loss(is_accepted: bool) {
     let tool = Tool::start().await;
     tool.then(Act::Answer(422, "", b"{\"no\":1}"));
     tool.then(Act::ExecuteThenDrop);
@@ -80,6 +85,9 @@ async fn after_a_loss_no_request_that_waits_for_an_outcome_is_told_an_earlier_on
     })
     .await;
     memory.lose(2);
+    if is_accepted {
+        memory.accept_loss();
+    }
     let (record, _) = memory.records().pop().expect("a call");
     assert!(matches!(record.state, State::Failed(_)), "{record:?}");
     let told = waiting.await.expect("an answer");

@@ -183,7 +183,8 @@ impl Engine {
         let is_first = run.is_some();
         if let Some(run) = run {
             let intent = call.intent.clone();
-            let work = with_call_context(intent, self.clone().drive(call, run));
+            // Boxed, because a task is moved when it begins and when it ends, and this one is large.
+            let work = Box::pin(with_call_context(intent, self.clone().drive(call, run)));
             drop(self.base.tasks.spawn(work));
         }
         (progress, is_first)
