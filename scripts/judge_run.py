@@ -118,8 +118,8 @@ class Run:
         elif answer.slug == "stale-fencing-token" and fencing:
             begun = self.history.begin("bring", token, fencing, begun_at)
             self.history.end(begun, "fail")
-        elif in_session and not fencing and not answer.is_done:
-            # It may have drawn one that nobody has seen.
+        elif in_session and not fencing and not (answer.is_done and of):
+            # It may have drawn one that nobody has seen. An answer without its result tells no token either.
             self.history.begin("draw", token, None, begun_at)
 
     def compare_token(self, intent, told):
