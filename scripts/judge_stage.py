@@ -77,7 +77,8 @@ class Stage:
         tool, front = self.tool, None
         if self.lie:
             tool, front = self.lie.before_tool(self.tool.listen()), self.lie.before_gateway
-        folder = self.folder / f"world-{random.randrange(10**9)}"
+        # Hypothesis seeds the usual generator, which would give the same name again.
+        folder = self.folder / f"world-{random.SystemRandom().randrange(10**9)}"
         folder.mkdir()
         self.world = STORES[self.store](folder, tool, front)
         if self.lie:
