@@ -52,7 +52,8 @@ TOOLS = {
     "probe": 'key = { source = "required" }\nunknown = "probe"\nprobe = { url = "TOOL/probe/{key}" }',
     "retry": 'key = { source = "required" }\nunknown = "retry"\ndedup = "key"',
     "lock": 'key = { source = "required" }\nsession = "exclusive"\nsession_wait = "300ms"',
-    "plain": "",
+    "plain": 'input_schema = { type = "object", properties = { note = { type = "string" } } }',
+    "strict": 'key = { source = "required" }\noutcomes = { others = "strict" }',
     "book": 'key = { source = "required" }\ncompensation = { tool = "undo", args = { intent = "/args/undo", undoes = "/args/intent", saga = "/args/saga" } }',
     "undo": 'compensation = "none"',
 }

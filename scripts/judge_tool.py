@@ -12,10 +12,12 @@ from judge_history import History, now
 
 # What it does with one request. Those of BEFORE have no effect.
 BEFORE = ("refuse-404", "refuse-422", "busy-429", "away-503", "hang-up")
-AFTER = ("lost", "reset", "cut", "error-500", "gateway-502", "timeout-408", "redirect-307", "slow", "late")
+AFTER = ("lost", "reset", "cut", "error-500", "gateway-502", "timeout-408", "redirect-307", "denied-409", "slow", "late")
 BEHAVIOURS = (*BEFORE, *AFTER)
 STATUS = {"refuse-404": 404, "refuse-422": 422, "busy-429": 429, "away-503": 503}
-STATUS_AFTER = {"error-500": 500, "gateway-502": 502, "timeout-408": 408, "redirect-307": 307}
+STATUS_AFTER = {"error-500": 500, "gateway-502": 502, "timeout-408": 408, "redirect-307": 307, "denied-409": 409}
+# Whose refusals prove nothing, by its configuration. All other tools tell the truth when they refuse.
+STRICT = "strict"
 SLOW_S, LATE_S = 0.1, 0.9
 ALWAYS = threading.Event()
 ALWAYS.set()
@@ -99,6 +101,8 @@ class Tool:
         history = self.history if is_of_run else History()
         with self.lock:
             what = self.plans[intent].pop(0) if self.plans[intent] else "ok"
+            if what == "denied-409" and path.strip("/") != STRICT:
+                what = "ok"
             self.did[what] += 1
         if args.get("lock"):
             # The session of an exclusive call, as its agent has it.

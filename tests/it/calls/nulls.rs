@@ -10,6 +10,7 @@ use crate::support::{Act, Answer, Gateway, Tool};
 on_both_stores!(
     a_null_that_need_not_be_there_counts_as_absent_and_is_sent_as_it_came,
     a_null_makes_no_other_call_under_business_fields_either,
+    a_null_makes_no_other_call_beside_a_key_that_the_model_made_up,
 );
 
 const SCHEMA: &str = r##"
@@ -94,6 +95,33 @@ async fn a_null_makes_no_other_call_under_business_fields_either(stores: &Stores
         let first = gateway.call(without.clone()).await.expect_ok();
         let again = gateway.call(with.clone()).await.expect_ok();
         assert_eq!(again.id(), first.id(), "{with}");
+    }
+    assert_eq!(tool.effects(), 5);
+    gateway.stop().await;
+}
+
+async fn a_null_makes_no_other_call_beside_a_key_that_the_model_made_up(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&one_tool(&tool, SCHEMA)).await;
+    for (n, (without, with)) in spelled().into_iter().enumerate() {
+        let keyed = |args: &Value, key: &str| {
+            let mut args = args.clone();
+            args["idempotency_key"] = format!("{key}-{n}").into();
+            args
+        };
+        // Whichever comes first: the other one, beside another key or none, is the same call.
+        let (first, second) = if n % 2 == 0 {
+            (&with, &without)
+        } else {
+            (&without, &with)
+        };
+        let made = gateway.mcp_call(keyed(first, "m1")).await.expect_ok();
+        for again in [keyed(second, "m2"), keyed(first, "m3"), second.clone()] {
+            let told = gateway.mcp_call(again.clone()).await.expect_ok();
+            assert_eq!(told.meta("call-id"), made.meta("call-id"), "{again}");
+        }
+        let told = gateway.call(second.clone()).await.expect_ok();
+        assert_eq!(told.id(), made.meta("call-id"), "{second}");
     }
     assert_eq!(tool.effects(), 5);
     gateway.stop().await;

@@ -238,7 +238,7 @@ impl KeyScheme {
         if self.headers.is_some() {
             return Vec::new();
         }
-        let mut others = Cow::Borrowed(counted);
+        let mut others = self.present(counted);
         if key::from_model(counted).is_some() {
             Pointer::to(&[MODEL_MEMBER]).remove_from(others.to_mut());
         }

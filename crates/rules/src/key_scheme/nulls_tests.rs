@@ -106,6 +106,57 @@ fn a_null_makes_neither_another_key_nor_another_fingerprint() {
 }
 
 #[test]
+fn beside_a_models_key_a_null_makes_no_other_lookup_key_of_the_arguments() {
+    let secrets = Secrets::one(Secret::new([7; 32]));
+    let (mut ignores, mut redacts) = (tool("t"), tool("t"));
+    ignores.key.ignore = vec!["/at".parse().expect("a pointer")];
+    redacts.redact.args = vec!["/card".parse().expect("a pointer")];
+    for tool in [tool("t"), ignores, redacts] {
+        let today = std::sync::Arc::new(KeyScheme::of(&tool));
+        let lookups = |args: Value| {
+            let asking = Asking {
+                tenant: "shop",
+                user_id: "u",
+                earlier_user: None,
+                client_call: None,
+                runtime: None,
+                args: &args,
+                secrets: &secrets,
+            };
+            let lookups = identify(&today, &[], &asking).lookups;
+            lookups
+                .into_iter()
+                .map(|name| name.lookup)
+                .collect::<Vec<_>>()
+        };
+        let spelled = [
+            json!({ "order": { "id": 1 }, "at": 5 }),
+            json!({ "order": { "id": 1, "note": null }, "at": 5, "x": null }),
+        ];
+        let keys = [None, Some("m1"), Some("m2")];
+        let asked = spelled.iter().flat_map(|args| {
+            keys.map(|key| {
+                let mut args = args.clone();
+                if let Some(key) = key {
+                    args["idempotency_key"] = key.into();
+                }
+                args
+            })
+        });
+        let asked: Vec<Value> = asked.collect();
+        for one in &asked {
+            for other in &asked {
+                let (of_one, of_other) = (lookups(one.clone()), lookups(other.clone()));
+                assert!(
+                    of_one.iter().any(|lookup| of_other.contains(lookup)),
+                    "{one} and {other}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_older_rule_is_stored_nowhere() {
     let key_scheme = KeyScheme::of(&tool("t"));
     let older = key_scheme
