@@ -10,7 +10,8 @@
 //! * the gateway over a PostgreSQL on the same disk.
 //!
 //! With `make bench-peers` also a bare gateway in Python, and Restate. With `ONCEGATE_BENCH_BEFORE`, which names another
-//! binary of the gateway, also that one: the rows *before*.
+//! binary of the gateway, also that one: the rows *before*, beside rows *now* of this build with the same work behind it. Beside
+//! the usual rows it would be too good: the more calls a file has, the more a first arrival costs.
 //!
 //! Each row is measured in several rounds, in turn with the other rows, and each figure is the median of its rounds,
 //! because no machine is quiet for long. `ONCEGATE_BENCH_SECONDS` sets the length of one measurement. The figures also go

@@ -36,8 +36,11 @@ pub(super) enum Of {
     BareSqlite,
     BareRedis,
     Sqlite,
+    /// This build, with the same work behind it as the one before.
+    SqliteNow,
     SqliteBefore,
     Redis,
+    RedisNow,
     RedisBefore,
     Postgres,
     Python,
@@ -45,13 +48,15 @@ pub(super) enum Of {
 }
 
 /// Those that claim keys.
-const GATEWAYS: [Of; 10] = [
+const GATEWAYS: [Of; 12] = [
     Of::Bare,
     Of::BareSqlite,
     Of::BareRedis,
     Of::Sqlite,
+    Of::SqliteNow,
     Of::SqliteBefore,
     Of::Redis,
+    Of::RedisNow,
     Of::RedisBefore,
     Of::Postgres,
     Of::Python,
@@ -59,7 +64,7 @@ const GATEWAYS: [Of; 10] = [
 ];
 
 /// The rows, in the order in which they are measured and printed.
-const ROWS: [(&str, Of, Ask); 24] = [
+const ROWS: [(&str, Of, Ask); 28] = [
     ("direct", Of::Tool, Ask::Do),
     ("null", Of::Null, Ask::Do),
     ("nginx", Of::Nginx, Ask::Do),
@@ -69,14 +74,18 @@ const ROWS: [(&str, Of, Ask); 24] = [
     ("durable, SQLite", Of::BareSqlite, Ask::First),
     ("durable, Redis", Of::BareRedis, Ask::First),
     ("replay, SQLite", Of::Sqlite, Ask::Replay),
+    ("replay, SQLite, now", Of::SqliteNow, Ask::Replay),
     ("replay, SQLite, before", Of::SqliteBefore, Ask::Replay),
     ("replay by MCP", Of::Sqlite, Ask::McpReplay),
     ("first, SQLite", Of::Sqlite, Ask::First),
+    ("first, SQLite, now", Of::SqliteNow, Ask::First),
     ("first, SQLite, before", Of::SqliteBefore, Ask::First),
     ("first by MCP", Of::Sqlite, Ask::McpFirst),
     ("replay, Redis", Of::Redis, Ask::Replay),
+    ("replay, Redis, now", Of::RedisNow, Ask::Replay),
     ("replay, Redis, before", Of::RedisBefore, Ask::Replay),
     ("first, Redis", Of::Redis, Ask::First),
+    ("first, Redis, now", Of::RedisNow, Ask::First),
     ("first, Redis, before", Of::RedisBefore, Ask::First),
     ("replay, PostgreSQL", Of::Postgres, Ask::Replay),
     ("first, PostgreSQL", Of::Postgres, Ask::First),
@@ -204,17 +213,20 @@ impl Bench {
             add(Of::BareRedis, bare, Some(redis));
         }
         if let Ok(binary) = std::env::var("ONCEGATE_BENCH_BEFORE") {
-            let (home, url) = (folder.join("sqlite-before"), "sqlite:oncegate.db");
-            let gateway = processes::gateway_with(&binary, &home, tool.address, url, "");
-            add(Of::SqliteBefore, gateway.await?, None);
-            let home = folder.join("redis-before");
-            if let Some(redis) = processes::redis(&home, Keeps::Durable).await? {
-                let (home, url) = (
-                    folder.join("shared-before"),
-                    format!("redis://{}", redis.address),
-                );
-                let gateway = processes::gateway_with(&binary, &home, tool.address, &url, "");
-                add(Of::RedisBefore, gateway.await?, Some(redis));
+            let now = (processes::GATEWAY, "now", Of::SqliteNow, Of::RedisNow);
+            let before = (&*binary, "before", Of::SqliteBefore, Of::RedisBefore);
+            for (binary, name, of_sqlite, of_redis) in [now, before] {
+                let home = |of: &str| folder.join(format!("{of}-{name}"));
+                let url = "sqlite:oncegate.db";
+                let home_of_file = home("sqlite");
+                let gateway = processes::gateway_with(binary, &home_of_file, tool.address, url, "");
+                add(of_sqlite, gateway.await?, None);
+                if let Some(redis) = processes::redis(&home("redis"), Keeps::Durable).await? {
+                    let url = format!("redis://{}", redis.address);
+                    let shared = home("shared");
+                    let gateway = processes::gateway_with(binary, &shared, tool.address, &url, "");
+                    add(of_redis, gateway.await?, Some(redis));
+                }
             }
         }
         if let Some(installed) = peers::folder() {
