@@ -20,7 +20,9 @@ LEASE_S = DEADLINE_S + MARGIN_S
 READY_S = 60
 
 # Below those that the system gives out: between the end of a gateway and its next start no other program must get its port.
-PORTS = itertools.cycle(range(10_000 + os.getpid() % 1_000 * 20, 10_000 + os.getpid() % 1_000 * 20 + 20))
+# Many more than there are programs: one that was used lately is not free for a minute.
+FIRST_PORT = 10_000 + os.getpid() % 200 * 100
+PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 100))
 
 
 def own_port():
