@@ -82,7 +82,7 @@ impl Tries {
             tally: Mutex::default(),
             broken: given_break(),
             histories: std::env::var_os("HISTORIES").map(|path| {
-                let file = File::options().write(true).open(path).expect("a pipe");
+                let file = File::options().write(true).open(path).expect("a file");
                 Mutex::new(BufWriter::new(file))
             }),
         }
@@ -93,7 +93,7 @@ impl Tries {
         let (mut outcome, events) = run_and_note(Plan::of(seed, self.broken));
         if let Some(histories) = self.histories.as_ref().filter(|_| !events.is_empty()) {
             let mut histories = histories.lock().expect("not poisoned");
-            writeln!(histories, "{}\n", events.join("\n")).expect("it is read");
+            writeln!(histories, "{}\n", events.join("\n")).expect("it is written");
         }
         if self.broken != Break::Nothing {
             // The judge of others must find it alone.
@@ -170,7 +170,7 @@ fn whatever_a_seed_lets_go_wrong_the_promise_is_kept() {
     tries.make();
     if let Some(histories) = &tries.histories {
         let mut histories = histories.lock().expect("not poisoned");
-        histories.flush().expect("it is read");
+        histories.flush().expect("it is written");
     }
     let tried = tries.next.load(Ordering::SeqCst).min(tries.end) - first;
     let seconds = began.elapsed().as_secs_f64();

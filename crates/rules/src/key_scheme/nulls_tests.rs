@@ -28,20 +28,25 @@ fn stored_before(tool: &Tool, secret: &Secret, args: &Value) -> Record {
     }
 }
 
-/// How requests with these arguments compare with it, and whether their names have its derived key.
-fn compared(tool: &Tool, stored: &Value, args: &Value) -> (Sameness, bool) {
-    let secrets = Secrets::one(Secret::new([7; 32]));
-    let held = stored_before(tool, &secrets.today, stored);
-    let today = std::sync::Arc::new(KeyScheme::of(tool));
-    let asking = Asking {
+/// A request without a key of its runtime.
+fn asking<'a>(args: &'a Value, secrets: &'a Secrets) -> Asking<'a> {
+    Asking {
         tenant: "shop",
         user_id: "u",
         earlier_user: None,
         client_call: None,
         runtime: None,
         args,
-        secrets: &secrets,
-    };
+        secrets,
+    }
+}
+
+/// How requests with these arguments compare with it, and whether their names have its derived key.
+fn compared(tool: &Tool, stored: &Value, args: &Value) -> (Sameness, bool) {
+    let secrets = Secrets::one(Secret::new([7; 32]));
+    let held = stored_before(tool, &secrets.today, stored);
+    let today = std::sync::Arc::new(KeyScheme::of(tool));
+    let asking = asking(args, &secrets);
     let identity = identify(&today, &[], &asking);
     let intent = Intent {
         fingerprint: identity.fingerprint,
@@ -80,15 +85,7 @@ fn a_null_makes_neither_another_key_nor_another_fingerprint() {
     for tool in [tool("t"), by_fields] {
         let today = std::sync::Arc::new(KeyScheme::of(&tool));
         let identity = |args: &Value| {
-            let asking = Asking {
-                tenant: "shop",
-                user_id: "u",
-                earlier_user: None,
-                client_call: None,
-                runtime: None,
-                args,
-                secrets: &secrets,
-            };
+            let asking = asking(args, &secrets);
             let identity = identify(&today, &[], &asking);
             (identity.key, identity.fingerprint, identity.counted)
         };
@@ -114,15 +111,7 @@ fn beside_a_models_key_a_null_makes_no_other_lookup_key_of_the_arguments() {
     for tool in [tool("t"), ignores, redacts] {
         let today = std::sync::Arc::new(KeyScheme::of(&tool));
         let lookups = |args: Value| {
-            let asking = Asking {
-                tenant: "shop",
-                user_id: "u",
-                earlier_user: None,
-                client_call: None,
-                runtime: None,
-                args: &args,
-                secrets: &secrets,
-            };
+            let asking = asking(&args, &secrets);
             let lookups = identify(&today, &[], &asking).lookups;
             lookups
                 .into_iter()

@@ -29,14 +29,14 @@ impl World {
         static PLACE: OnceLock<Option<Mutex<File>>> = OnceLock::new();
         let place = PLACE.get_or_init(|| {
             let path = std::env::var_os("HISTORIES")?;
-            let file = File::options().append(true).open(path).expect("a pipe");
+            let file = File::options().append(true).open(path).expect("a file");
             Some(Mutex::new(file))
         });
         let Some(file) = place else { return };
         let lines = lines_of(&self.operations());
         if !lines.is_empty() {
             let mut file = file.lock().expect("not poisoned");
-            writeln!(file, "{}\n", lines.join("\n")).expect("it is read");
+            writeln!(file, "{}\n", lines.join("\n")).expect("it is written");
         }
     }
 
