@@ -32,7 +32,8 @@ struct control {
   int64_t read_errno, read_one_in;
   int64_t is_bounded, room;              // bytes by which files may still grow
   int64_t lies;                          // a sync that does nothing and says that it did
-  int64_t failed_writes, failed_syncs, failed_reads, without_room, lied_syncs, syncs, writes;
+  int64_t slow_us, slow_one_in;          // one sync in so many takes so much longer; 0: none
+  int64_t failed_writes, failed_syncs, failed_reads, without_room, lied_syncs, slow_syncs, syncs, writes;
 };
 
 static struct control nothing;
@@ -266,6 +267,8 @@ ssize_t pread64(int fd, void *bytes, size_t length, off64_t offset) { return rea
 
 static int sync_by(long call, int fd) {
   struct stat file;
+  // Other threads may write meanwhile.
+  if (control->slow_us && is_ours(fd, &file) && hits(control->slow_one_in)) COUNT(slow_syncs), usleep((useconds_t)control->slow_us);
   pthread_mutex_lock(&one_at_a_time);
   int done = 0, why = 0;
   if (!is_ours(fd, &file)) {

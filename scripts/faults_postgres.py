@@ -40,13 +40,14 @@ def as_server():
 class Postgres(Program):
     """A server over a folder of its own. With `of` it is a standby of that one."""
 
-    def __init__(self, world, name, port=None, of=None):
+    def __init__(self, world, name, port=None, of=None, machine=None):
         self.port = port or free_port()
-        self.home = world.folder / f"{name}-data"
+        self.home = machine.under if machine else world.folder / f"{name}-data"
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir()
         if USER:
-            os.chown(self.home, USER.pw_uid, USER.pw_gid)
+            for path in (self.home, *([machine.page_path] if machine else [])):
+                os.chown(path, USER.pw_uid, USER.pw_gid)
         data = self.home / "data"
         made = ["initdb", "-A", "trust", "-U", "gate", "-E", "UTF8", "--locale=C", "-k", "-N", "-D", data]
         if of:
@@ -56,7 +57,8 @@ class Postgres(Program):
         kept = [line for line in settings.read_text().splitlines() if line.startswith("primary_conninfo")]
         place = [f"port = {self.port}", f"unix_socket_directories = '{self.home}'"]
         settings.write_text("\n".join([*kept, *place]) + SETTINGS)
-        super().__init__(world.folder, name, [programs() / "postgres", "-D", data], self.port, before=as_server)
+        environment = machine.environment() if machine else {}
+        super().__init__(world.folder, name, [programs() / "postgres", "-D", data], self.port, environment, as_server)
         world.add(self)
 
     def run(self, program, *words):

@@ -50,7 +50,7 @@ def wait_for(what, is_so, patience=PATIENCE_S, found=lambda: ""):
 
 NUMBERS = (
     "wall_ns passed_ns write_errno write_one_in sync_errno sync_one_in read_errno read_one_in is_bounded room lies "
-    "failed_writes failed_syncs failed_reads without_room lied_syncs syncs writes"
+    "slow_us slow_one_in failed_writes failed_syncs failed_reads without_room lied_syncs slow_syncs syncs writes"
 ).split()
 
 
@@ -82,7 +82,7 @@ class Machine:
         return struct.unpack("=q", self.page[at : at + 8])[0]
 
     def heal(self):
-        self.set(**{name: 0 for name in NUMBERS[:11]})
+        self.set(**{name: 0 for name in NUMBERS[: NUMBERS.index("failed_writes")]})
 
     def fail(self, what, one_in, program):
         """One of so many reads, writes or syncs fails (EIO), until the program ends or for five seconds."""

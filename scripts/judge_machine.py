@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import judge_run
 from judge_gateways import VARIANTS
 from judge_run import PAUSED
-from judge_steps import CLOCKS_S, POINTS, Steps
+from judge_steps import CLOCKS_S, POINTS, SLOW_S, Steps
 from judge_tool import BEHAVIOURS
 
 small = st.integers(0, 7)
@@ -46,9 +46,10 @@ TROUBLE = {name: st.fixed_dictionaries(values) for name, values in {
     "flush": {"intent": newest_first},
     "store": {"what": st.sampled_from(["kill", "stop"])},
     "fail_over": {"intent": newest_first},
+    "slow_disk": {**gateway_and_intent, "seconds": st.sampled_from(SLOW_S), "one_in": st.sampled_from([1, 4]), "tool": tools, "waits": st.just(False)},
 }.items()}
 # What a store must be able to do for that.
-NEEDS = {"back_up": "copy", "restore": "copy", "flush": "empty", "store": "kill", "fail_over": "fail over"}
+NEEDS = {"back_up": "copy", "restore": "copy", "flush": "empty", "store": "kill", "fail_over": "fail over", "slow_disk": "slow disk"}
 
 
 def every(steps):
@@ -190,6 +191,11 @@ class Few(Gateways):
     @rule(intent=small)
     def fail_over(self, **values):
         self.step("fail_over", **values)
+
+    @can("slow disk")
+    @rule(seconds=st.sampled_from(SLOW_S), one_in=st.sampled_from([1, 4]), gateway=small, tool=tools, intent=small)
+    def slow_disk(self, **values):
+        self.step("slow_disk", **values)
 
 
 class Many(Gateways):

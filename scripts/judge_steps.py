@@ -19,6 +19,9 @@ POINTS = (
 CLOCKS_S = (-3600, -30, -3, 0.7, 60, 1500)
 # How long a line is cut or held: less than the margin of a lease.
 CUT_S = 0.2
+# How long a sync takes on a slow disk, and for how long the disk is slow. The longest is longer than a lease.
+SLOW_S = (0.01, 0.1, 0.5, 2.2)
+SLOW_FOR_S = 0.6
 
 
 class Steps(Losses):
@@ -193,3 +196,20 @@ class Steps(Losses):
             self.world.stop_a_while()
         self.gather(jobs)
         self.until_ready()
+
+    def slow_disk(self, seconds, one_in, gateway, tool, intent, waits=True):
+        """The disk under the store is slow for a moment: for longer than a call may take, perhaps."""
+        if "slow disk" not in self.world.trouble:
+            return
+        self.world.slow_disk(seconds, one_in)
+        jobs = [self.pool.submit(self.ask, self.intent(tool), gateway + n, n) for n in range(3)]
+        jobs.append(self.pool.submit(self.quicken_later))
+        self.again(intent, gateway, 0, times=2, waits=waits)
+        self.begin(jobs, waits)
+
+    def quicken_later(self):
+        time.sleep(SLOW_FOR_S)
+        self.world.slow_disk(0, 0)
+        with self.lock:
+            SEEN["slow syncs"] += self.world.disk.get("slow_syncs")
+            self.world.disk.set(slow_syncs=0)

@@ -8,7 +8,7 @@ import time
 import faults_redis
 from faults_postgres import Postgres, url
 from faults_redis import STRICT, Cluster, Redis
-from faults_world import wait_for
+from faults_world import Machine, wait_for
 from judge_gateways import STARTED, Gateway, Line, own_port
 
 faults_redis.free_port = own_port
@@ -16,12 +16,14 @@ STOPPED_S = 1.3
 
 
 class World:
-    # What can happen to a store: it is copied and put back, killed, stopped for a while, emptied, or fails over.
+    # What can happen to a store: it is copied and put back, killed, stopped for a while, emptied, fails over, or has a slow disk.
     trouble = ()
     # So long after the end of a gateway the store notices that it has lost what that one has written last.
     notices_s = 0
     # Whether a failover loses nothing, so that no operator is asked.
     loses_nothing = False
+    # The machine of the store, if its disk can be slow.
+    disk = None
 
     def __init__(self, folder):
         self.folder, self.programs, self.gateways, self.lines = folder, [], [], []
@@ -54,9 +56,15 @@ class World:
     def state(self):
         return ", ".join(f"{program.name}: up {program.is_up()}, {program.tail()}" for program in self.programs)
 
+    def slow_disk(self, seconds, one_in):
+        """One sync in so many takes so much longer from now on."""
+        self.disk.set(slow_us=int(seconds * 10**6), slow_one_in=one_in)
+
     def heal(self):
         for line in self.lines:
             line.heal()
+        if self.disk:
+            self.slow_disk(0, 0)
 
     def stop(self):
         for program in (*self.gateways, *self.programs):
@@ -70,13 +78,14 @@ class Sqlite(World):
     """One gateway over a file."""
 
     name = "sqlite"
-    trouble = ("copy",)
+    trouble = ("copy", "slow disk")
 
     def __init__(self, folder, tool, front=None):
         super().__init__(folder)
-        self.data = folder / "data"
-        self.data.mkdir()
+        # The only folder where files of a gateway can fail.
+        self.data = folder / "gateway-1-machine"
         self.gateway(tool, f'[store]\nurl = "sqlite:{self.data}/oncegate.db"', front)
+        self.disk = self.gateways[0].machine
         self.until_ready()
 
     def copy(self):
@@ -106,12 +115,12 @@ class OverRedis(World):
     """Two gateways over one Redis, each by a line of its own."""
 
     name = "redis"
-    trouble = ("copy", "kill", "stop", "empty")
+    trouble = ("copy", "kill", "stop", "empty", "slow disk")
 
     def __init__(self, folder, tool, front=None):
         super().__init__(folder)
-        self.redis = Redis(self, "redis", **STRICT).start().up()
-        self.data = folder / "redis-data"
+        self.disk = Machine(folder, "redis-data")
+        self.redis, self.data = Redis(self, "redis", self.disk, **STRICT).start().up(), self.disk.under
         address = lambda _: f'url = "redis://127.0.0.1:{self.line_to(self.redis.port)}"\ndurability = "strict"'
         self.two_gateways(tool, front, address)
 
@@ -152,13 +161,14 @@ class OverPostgres(World):
     """Two gateways over one PostgreSQL, each by a line of its own."""
 
     name = "postgres"
-    trouble = ("copy", "kill", "stop")
+    trouble = ("copy", "kill", "stop", "slow disk")
     # A gateway writes its beat once a second (docs/postgres.md).
     notices_s = 2
 
     def __init__(self, folder, tool, front=None):
         super().__init__(folder)
-        self.server = Postgres(self, "postgres", own_port())
+        self.disk = Machine(folder, "postgres-data")
+        self.server = Postgres(self, "postgres", own_port(), machine=self.disk)
         self.server.start().up()
         address = lambda _: f'url = "{url(self.line_to(self.server.port))}"\ndurability = "strict"'
         self.two_gateways(tool, front, address)
