@@ -129,6 +129,9 @@ impl Connection {
     /// # Errors
     /// There is no room for it.
     pub async fn begin(self: &Arc<Self>, head: usize) -> Result<Guest, Exhausted> {
+        if let Some(begun) = self.begin_now() {
+            return begun;
+        }
         let until = Instant::now() + TOKEN_WAIT;
         // While it waits its head is held, on the connection's account: it may have only few more.
         let mut waiting = self.nothing(Some(self.own.clone()));

@@ -91,23 +91,30 @@ impl Held {
     }
 
     fn add(&mut self, party: &Party, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         self.all += bytes;
         if party.is_unauthenticated() {
             self.unauthenticated += bytes;
         }
-        *self.by_party.entry(party.clone()).or_default() += bytes;
+        match self.by_party.get_mut(party) {
+            Some(held) => *held += bytes,
+            None => drop(self.by_party.insert(party.clone(), bytes)),
+        }
     }
 
     fn take(&mut self, party: &Party, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         self.all -= bytes;
         if party.is_unauthenticated() {
             self.unauthenticated -= bytes;
         }
-        let left = self.of(party) - bytes;
-        if left == 0 {
-            self.by_party.remove(party);
-        } else {
-            self.by_party.insert(party.clone(), left);
+        match self.by_party.get_mut(party) {
+            Some(held) if *held > bytes => *held -= bytes,
+            _ => drop(self.by_party.remove(party)),
         }
     }
 }

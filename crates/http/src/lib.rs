@@ -12,10 +12,10 @@
 //! # Ok::<(), String>(())
 //! ```
 
+mod around; // what surrounds all routes of a listener
 mod audit; // the acts of operators
 pub mod auth; // the caller, by its token
 pub mod calls; // the main route: a call of a tool
-mod encrypted; // what is said of later connections, where TLS ends here
 mod events; // what happened to calls, for other systems
 pub mod headers; // headers of requests and responses
 pub mod host; // the host and the origin of a request
@@ -37,6 +37,7 @@ mod fuzz_tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::around::{Around, Before};
 pub use self::auth::Tokens;
 pub use self::calls::dry_run;
 pub use self::ops::{Ops, ops_router, spare_router};

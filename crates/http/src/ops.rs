@@ -9,9 +9,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Http;
+use super::around::Around;
 use super::auth::bearer_digest;
 use super::openapi::Route;
-use super::problem::{self, Problem, Slug, refusals};
+use super::problem::{self, Problem, Slug};
 use super::read::Act;
 use oncegate_budget::Elsewhere;
 use oncegate_engine::{AFTER_LOSS, Accepted, Reason};
@@ -56,7 +57,7 @@ impl Ops {
 pub fn ops_router(http: Http) -> Router {
     let gateway = http.gateway.clone();
     let routes = ops().fallback(problem::unknown_path).with_state(http);
-    refusals::noted(routes, gateway, Vec::new())
+    Around::new(gateway).wrap(routes)
 }
 
 /// The ops routes, and the act on the store.
@@ -109,7 +110,7 @@ pub fn spare_router(http: Http) -> Router {
     let routes = ops()
         .fallback(problem::too_many_connections)
         .with_state(http);
-    refusals::noted(routes, gateway, Vec::new())
+    Around::new(gateway).wrap(routes)
 }
 
 /// `GET /healthz`: the process lives.

@@ -4,15 +4,13 @@
 
 use std::sync::Arc;
 
-use axum::{Router, middleware};
+use axum::Router;
 
+use super::around::{Around, Before};
 use super::openapi::{self, Document, Route};
-use super::problem::refusals::{self, Prefix};
-use super::{Http, encrypted, problem};
+use super::problem::refusals::Prefix;
+use super::{Http, problem};
 use oncegate_engine::metrics::Interface;
-
-/// Puts something around all routes of a listener.
-type Around = Box<dyn FnOnce(Router<Http>) -> Router<Http>>;
 
 /// The routes of a listener before they are served.
 #[derive(Default)]
@@ -22,7 +20,7 @@ pub struct Routes {
     without_entry: Router<Http>,
     /// Whether there is an OpenAPI document at this listener.
     has_document: bool,
-    around: Vec<Around>,
+    before: Vec<Before>,
     /// The paths of interfaces other than HTTP.
     prefixes: Vec<Prefix>,
 }
@@ -51,10 +49,10 @@ impl Routes {
         self
     }
 
-    /// Puts a layer around all routes, and around requests that have none.
+    /// Asks this about each request before the routes, also about one that has no route.
     #[must_use]
-    pub fn around(mut self, layer: impl FnOnce(Router<Http>) -> Router<Http> + 'static) -> Self {
-        self.around.push(Box::new(layer));
+    pub fn before(mut self, before: Before) -> Self {
+        self.before.push(before);
         self
     }
 
@@ -77,18 +75,14 @@ impl Routes {
             routes = routes.route(path, handler);
             document.add(entry);
         }
-        let mut routes = routes
+        let around = Around::new(http.gateway.clone())
+            .below(self.prefixes)
+            .asking(self.before)
+            .encrypted(http.is_tls);
+        let routes = routes
             .fallback(problem::unknown_path)
-            .method_not_allowed_fallback(problem::method_not_allowed);
-        for layer in self.around {
-            routes = layer(routes);
-        }
-        let gateway = http.gateway.clone();
-        if http.is_tls {
-            routes = routes.layer(middleware::map_response(encrypted::stay_encrypted));
-        }
-        let routes = routes.with_state(http);
-        // Around all others, because they refuse requests, too.
-        refusals::noted(routes, gateway, self.prefixes)
+            .method_not_allowed_fallback(problem::method_not_allowed)
+            .with_state(http);
+        around.wrap(routes)
     }
 }

@@ -73,10 +73,10 @@ pub use self::upstreams::Upstreams;
 use oncegate_engine::metrics::Interface;
 use oncegate_http::headers::only_line;
 use oncegate_http::openapi::Route;
-use oncegate_http::problem::refusals::{self, Asker};
+use oncegate_http::problem::refusals::Asker;
 use oncegate_http::problem::{Problem, Slug, unknown_path};
 use oncegate_http::read::read_body;
-use oncegate_http::{Http, Routes, auth, host};
+use oncegate_http::{Around, Http, Routes, auth, host};
 use oncegate_rules::caller::Caller;
 pub use oncegate_rules::mcp::Settings;
 use oncegate_rules::mcp::elicitation;
@@ -186,7 +186,8 @@ pub fn upstream_routes(mcp: Mcp) -> Router {
         .route("/mcp/{upstream}", post(of_upstream))
         .route("/mcp/{upstream}/", post(of_upstream))
         .with_state(mcp);
-    refusals::noted(routes, gateway, vec![(PREFIX, Interface::Mcp)])
+    let around = Around::new(gateway).below(vec![(PREFIX, Interface::Mcp)]);
+    around.wrap(routes)
 }
 
 /// `POST /mcp`

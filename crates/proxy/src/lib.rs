@@ -40,6 +40,7 @@ mod settings; // the section `[proxies.NAME]`
 mod tokenless; // callers without a token of the gateway
 
 use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -47,10 +48,10 @@ use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HOST, LOCATION};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use axum::{Extension, Router, middleware};
+use axum::{Extension, Router};
+use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
 
 use self::answers::PROBLEMS;
@@ -100,10 +101,10 @@ pub fn add_to(routes: Routes, proxy: &Proxy) -> Routes {
         .route("/proxy/{name}/", any(by_path))
         .route("/proxy/{name}/{*path}", any(by_path))
         .with_state(proxy.clone());
-    let by_host = middleware::from_fn_with_state(proxy.clone(), to_host);
+    let proxy = proxy.clone();
     routes
         .with_others(by_path)
-        .around(|routes| routes.layer(by_host))
+        .before(Box::new(move |request| to_host(&proxy, request)))
 }
 
 /// Any method of `/proxy/{name}` and `/proxy/{name}/{path}`
@@ -119,18 +120,16 @@ async fn by_path(State(proxy): State<Proxy>, request: Request) -> Response {
     contained(answered)
 }
 
-/// Middleware: a request for a proxy's host name goes to that proxy, whatever its path.
-async fn to_host(State(proxy): State<Proxy>, request: Request, next: Next) -> Response {
+/// A request for a proxy's host name goes to that proxy, whatever its path.
+fn to_host(proxy: &Proxy, request: Request) -> ControlFlow<BoxFuture<'static, Response>, Request> {
     let named = host::name(request.uri(), request.headers());
-    match named.and_then(|host| proxy.proxies.of_host(host)) {
-        Some(name) => {
-            let path = request.uri().path().to_owned();
-            // Boxed: otherwise the future of every request is 14 KB larger.
-            let answered = Box::pin(answer(&proxy, (&name, ""), &path, request)).await;
-            contained(answered)
-        }
-        None => next.run(request).await,
-    }
+    let Some(name) = named.and_then(|host| proxy.proxies.of_host(host)) else {
+        return ControlFlow::Continue(request);
+    };
+    let (proxy, path) = (proxy.clone(), request.uri().path().to_owned());
+    ControlFlow::Break(Box::pin(async move {
+        contained(answer(&proxy, (&name, ""), &path, request).await)
+    }))
 }
 
 /// Answers one request in the form of the proxy's protocol. `proxy`: its name, and its path at this gateway.

@@ -287,18 +287,17 @@ impl Host {
         } else {
             &self.routers.all
         };
-        let served = Served {
+        let served = Arc::new(Served {
             routers: routers.clone(),
             spare: self.routers.spare.clone(),
             connection: listing.connection.clone(),
             address,
             leaving: self.ends.leaving.clone(),
             balancer,
-        };
+        });
         let seen = watch.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let under_way = UnderWay::begin(&seen);
-            seen.set_multiplexed(request.version() == Version::HTTP_2);
+            let under_way = UnderWay::begin(&seen, request.version() == Version::HTTP_2);
             served.clone().answer(request, under_way)
         });
         let (coming, going) = (watch.clone(), watch.clone());
@@ -353,7 +352,6 @@ impl Host {
 }
 
 /// The service of one connection.
-#[derive(Clone)]
 struct Served {
     routers: Router,
     /// For a request for which there is no memory.
@@ -370,7 +368,7 @@ impl Served {
     ///
     /// It counts as under way up to the end of its body, and is charged up to the end of its bytes.
     async fn answer(
-        self,
+        self: Arc<Self>,
         request: Request<Incoming>,
         under_way: UnderWay,
     ) -> Result<Response<Watched>, h2::Error> {

@@ -42,9 +42,25 @@ struct State {
     /// Whether there was a request already.
     has_served: bool,
     is_multiplexed: bool,
+    /// When the waiter for silence looks again by itself; `None`: it waits to be notified.
+    looks_at: Option<Instant>,
+    /// Whether every change matters, because the connection is to end.
+    is_ending: bool,
 }
 
 impl State {
+    /// When the connection will have been silent for too long; `None`: not while a call runs, or an answer is made.
+    fn expires_at(&self, (header_timeout, idle_timeout): (Duration, Duration)) -> Option<Instant> {
+        match self.head_since {
+            // A call may run for long, and a long list may be made for long.
+            _ if self.under_way > self.answers || self.making > 0 => None,
+            _ if self.under_way > 0 => Some(self.wrote_at + idle_timeout),
+            _ if !self.has_served => Some(self.idle_since + header_timeout),
+            Some(head_since) if !self.is_multiplexed => Some(head_since + header_timeout),
+            _ => Some(self.silent_since() + idle_timeout),
+        }
+    }
+
     /// Since when nothing was served or written.
     ///
     /// The bytes of an answer may be on their way for long after the last of them was made.
@@ -65,6 +81,8 @@ impl Watch {
             head_since: None,
             has_served: false,
             is_multiplexed: false,
+            looks_at: None,
+            is_ending: false,
         };
         let times = (bounds.header_timeout, bounds.idle_timeout);
         Self {
@@ -79,8 +97,7 @@ impl Watch {
         let mut state = self.state();
         if is_something && state.under_way == 0 && state.head_since.is_none() {
             state.head_since = Some(Instant::now());
-            drop(state);
-            self.changed.notify_waiters();
+            self.notify(state);
         }
     }
 
@@ -94,14 +111,10 @@ impl Watch {
         }
     }
 
-    /// Notes whether the connection is multiplexed: then bytes between requests may be pings.
-    pub(super) fn set_multiplexed(&self, is_multiplexed: bool) {
-        self.change(|state| state.is_multiplexed = is_multiplexed);
-    }
-
     /// Waits until a request shows that the connection is multiplexed.
     pub(super) async fn becomes_multiplexed(&self) {
         let now = Instant::now();
+        self.state().is_ending = true;
         self.until(|state| state.is_multiplexed.then_some(now))
             .await;
     }
@@ -118,14 +131,9 @@ impl Watch {
     ///
     /// It had no request, or nothing of an answer was read.
     pub(super) async fn expired(&self) {
-        let (header_timeout, idle_timeout) = self.times;
-        self.until(|state| match state.head_since {
-            // A call may run for long, and a long list may be made for long.
-            _ if state.under_way > state.answers || state.making > 0 => None,
-            _ if state.under_way > 0 => Some(state.wrote_at + idle_timeout),
-            _ if !state.has_served => Some(state.idle_since + header_timeout),
-            Some(head_since) if !state.is_multiplexed => Some(head_since + header_timeout),
-            _ => Some(state.silent_since() + idle_timeout),
+        self.until(|state| {
+            state.looks_at = state.expires_at(self.times);
+            state.looks_at
         })
         .await;
     }
@@ -133,17 +141,18 @@ impl Watch {
     /// Waits until no request was under way for this long.
     pub(super) async fn has_been_idle_for(&self, time: Duration) {
         let now = Instant::now();
+        self.state().is_ending = true;
         self.until(|state| (state.under_way == 0).then(|| state.silent_since().max(now) + time))
             .await;
     }
 
     /// Waits until a time, which events may change; `None`: for ever.
-    async fn until(&self, time: impl Fn(&State) -> Option<Instant>) {
+    async fn until(&self, time: impl Fn(&mut State) -> Option<Instant>) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Registered before the state is read, so that no later change is missed.
             changed.as_mut().enable();
-            let at = time(&self.state());
+            let at = time(&mut self.state());
             if at.is_some_and(|at| at <= Instant::now()) {
                 return;
             }
@@ -162,8 +171,22 @@ impl Watch {
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state());
-        self.changed.notify_waiters();
+        let mut state = self.state();
+        change(&mut state);
+        self.notify(state);
+    }
+
+    /// Notifies the waiter, if it would look too late by itself.
+    ///
+    /// It is the connection's own task: to run it again with each request would take as long as a part of the answer.
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let at = state.expires_at(self.times);
+        let is_nearer = at.is_some_and(|at| state.looks_at.is_none_or(|looks_at| at < looks_at));
+        let must_look = is_nearer || state.is_ending;
+        drop(state);
+        if must_look {
+            self.changed.notify_waiters();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -175,11 +198,13 @@ impl Watch {
 pub(super) struct UnderWay(Arc<Watch>);
 
 impl UnderWay {
-    pub(super) fn begin(watch: &Arc<Watch>) -> Self {
+    /// Begins one. On a multiplexed connection bytes between requests may be pings.
+    pub(super) fn begin(watch: &Arc<Watch>, is_multiplexed: bool) -> Self {
         watch.change(|state| {
             state.under_way += 1;
             state.has_served = true;
             state.head_since = None;
+            state.is_multiplexed = is_multiplexed;
         });
         Self(watch.clone())
     }

@@ -58,7 +58,8 @@ pub(crate) fn quick_number() -> u64 {
 /// A trace id of 32 hexadecimal digits (W3C Trace Context).
 pub(crate) fn new_trace_id() -> String {
     // A trace id must not be all zeros.
-    format!("{:016x}{:016x}", quick_number().max(1), quick_number())
+    let halves = [quick_number().max(1), quick_number()].map(u64::to_be_bytes);
+    hex::encode(halves.as_flattened())
 }
 
 /// An id for one run of a job, ordered by time.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -16,7 +17,7 @@ use super::claim::{ClaimOutcome, Claimer, Turn};
 use super::duplicates::Duplicates;
 use super::duplicates::shared_run::{Progress, RunHandle, RunKey, SharedRuns, notified};
 use super::large::LargeRequests;
-use super::prepared::{Patience, PreparedCall, Request};
+use super::prepared::{Answers, Patience, PreparedCall, Request};
 use super::result_memory::{ResultMemory, move_in};
 use super::run::{Begun, Keep};
 use crate::base::Base;
@@ -89,7 +90,13 @@ impl Engine {
 
         // The request becomes a call with a key, or is refused.
         let prepared = async {
-            let request = self.with_answers(&at, caller, request).await?;
+            let request = match request.answers {
+                // Boxed, because few requests have answers.
+                Answers::Elicitation(_) => {
+                    Box::pin(self.with_answers(&at, caller, request)).await?
+                }
+                Answers::Nothing | Answers::InArgs => request,
+            };
             let prepared = self.prepare(at.clone(), caller, request, &span);
             prepared.await
         };
@@ -106,19 +113,16 @@ impl Engine {
         let (key, lookups) = (call.shown_key.clone(), call.lookups.clone());
 
         // A remembered call answers at once. Otherwise the request waits for the run of its key, or begins one.
-        let came = Instant::now();
         let (progress, is_first) = match self.replayed_at_once(&call) {
             Some(progress) => (progress, false),
             None => {
                 let (progress, is_first) = self.join_or_begin(call);
                 drop(let_in);
-                let waited = self.wait(caller, &at, progress, patience, is_first);
+                // Boxed, so that the task of a replay need not have the size of a wait.
+                let waited = Box::pin(self.wait(caller, &at, progress, patience, is_first));
                 (waited.await, is_first)
             }
         };
-        let progress = self.as_stored(progress).await;
-        let known = self.wait_until_known(caller, progress, patience, came);
-        let progress = known.await;
 
         // The request is counted and answered.
         let arrival = arrival_of(&progress, is_first);
@@ -126,11 +130,11 @@ impl Engine {
         let record = progress.record().map(Arc::as_ref);
         span.arrived_as(arrival, record);
         // A run counts its first arrival by itself, because that caller may have gone.
+        let now = self.base.now();
         if !is_ours {
-            self.count_duplicate(caller, &at, arrival, record, began);
+            self.count_duplicate(caller, &at, arrival, (record, now), began);
         }
         crash::point("before_reply");
-        let now = self.base.now();
         let retry_after = match record {
             Some(record) => at.retry_after_of(record, now),
             None => at.health.retry_after(Duration::ZERO),
@@ -190,51 +194,16 @@ impl Engine {
         (progress, is_first)
     }
 
-    /// Waits until a late answer, a probe or an operator settles an unknown call.
-    async fn wait_until_known(
-        &self,
-        caller: &Caller,
-        progress: Progress,
-        patience: Patience,
-        came: Instant,
-    ) -> Progress {
-        let Progress::Ended {
-            record: Ok(record), ..
-        } = &progress
-        else {
-            return progress;
-        };
-        let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else {
-            return progress;
-        };
-        let until = came + wait;
-        if Instant::now() >= until {
-            return progress;
-        }
-        let Some(_permit) = self.waiting.take(Owner::of_caller(caller)) else {
-            return progress;
-        };
-        match self.outcome_of(record, until).await {
-            Some(Ok(found)) => Progress::Ended {
-                record: Ok(Arc::new(found)),
-                ours: false,
-            },
-            // Without memory for the result the caller is still told that the outcome is unknown: the call ran.
-            Some(Err(_)) | None => progress,
-        }
-    }
-
     fn count_duplicate(
         &self,
         caller: &Caller,
         at: &ToolAt,
         arrival: ArrivalKind,
-        record: Option<&Record>,
+        (record, now): (Option<&Record>, Timestamp),
         began: Instant,
     ) {
         self.sender.count_arrival(&at.tool.name, arrival, began);
         let Some(record) = record else { return };
-        let now = self.base.now();
         let duplicate = Duplicate {
             at: now,
             by: caller.name.clone(),

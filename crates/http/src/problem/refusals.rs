@@ -4,14 +4,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::Router;
-use axum::extract::{Request, State};
 use axum::http::Extensions;
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse as _, Response};
 
 use super::Slug;
-use crate::host;
 use oncegate_engine::metrics::Interface;
 use oncegate_engine::{Gateway, Refused, TokenRefused};
 
@@ -71,42 +66,17 @@ impl Asker {
     }
 }
 
-/// Puts a layer around a router that refuses requests without one `Host`, and notes each problem that is answered.
-///
-/// It is one layer, because each layer takes a microsecond of every request.
-pub fn noted(router: Router, gateway: Arc<Gateway>, prefixes: Vec<Prefix>) -> Router {
-    gateway
-        .refusals
-        .expect(Slug::ALL.iter().map(|slug| slug.as_str()));
-    router.layer(from_fn_with_state((gateway, Arc::new(prefixes)), note))
-}
-
-type Noting = (Arc<Gateway>, Arc<Vec<Prefix>>);
-
-async fn note(
-    State((gateway, prefixes)): State<Noting>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let (asker, uri) = (Asker::default(), request.uri().clone());
-    request.extensions_mut().insert(asker.clone());
-    let response = match host::has_one(&request) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+/// Counts that a request for this path was answered with this problem.
+pub(crate) fn note(gateway: &Gateway, prefixes: &[Prefix], path: &str, asker: &Asker, slug: Slug) {
+    let is_below = |prefix: &str| {
+        let rest = path.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    if let Some(slug) = response.extensions().get::<Slug>() {
-        let path = uri.path();
-        let is_below = |prefix: &str| {
-            let rest = path.strip_prefix(prefix);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        if let Some((_, interface)) = prefixes.iter().find(|(prefix, _)| is_below(prefix)) {
-            asker.speaks(*interface);
-        }
-        if let Some(rest) = path.strip_prefix(OF_TOOLS) {
-            asker.asks_for(rest.split('/').next().unwrap_or_default());
-        }
-        asker.note(&gateway, *slug);
+    if let Some((_, interface)) = prefixes.iter().find(|(prefix, _)| is_below(prefix)) {
+        asker.speaks(*interface);
     }
-    response
+    if let Some(rest) = path.strip_prefix(OF_TOOLS) {
+        asker.asks_for(rest.split('/').next().unwrap_or_default());
+    }
+    asker.note(gateway, slug);
 }

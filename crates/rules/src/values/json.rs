@@ -25,6 +25,9 @@ pub const MAX_VALUES: usize = 100_000;
 /// Values that a message may have around those of its request.
 const AROUND: usize = 1_000;
 
+/// Room for a usual value in its canonical form.
+const USUAL: usize = 256;
+
 /// The text is not JSON, or ambiguous.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
@@ -110,7 +113,7 @@ fn parse_at_most(text: &str, values: usize) -> Result<Value, Error> {
 ///
 /// Members are sorted here, because any dependency could switch `serde_json` to unsorted maps.
 pub fn canonical(value: &Value) -> String {
-    let mut out = String::new();
+    let mut out = String::with_capacity(USUAL);
     write_canonical(value, &mut out);
     out
 }

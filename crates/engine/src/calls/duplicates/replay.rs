@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::shared_run::Progress;
 use crate::callers::permits::Owner;
@@ -14,6 +15,7 @@ use crate::tools::ToolAt;
 use crate::transition;
 use oncegate_rules::call::Action;
 use oncegate_rules::caller::Caller;
+use oncegate_rules::record::State;
 use oncegate_rules::time::{after, signed};
 use oncegate_rules::tool::Effect;
 
@@ -45,7 +47,7 @@ impl Engine {
     }
 
     /// Waits for a run as long as the caller wants. A request that joined a run needs a permit to wait.
-    pub(in crate::calls) async fn wait(
+    async fn wait_for_run(
         &self,
         caller: &Caller,
         at: &ToolAt,
@@ -66,5 +68,55 @@ impl Engine {
         };
         let join_wait = patience.longest.unwrap_or(self.base.limits.join_wait);
         follow(progress, patience, join_wait, session_wait).await
+    }
+
+    /// Waits for a run as long as the caller wants, and for the outcome of an unknown call.
+    pub(in crate::calls) async fn wait(
+        &self,
+        caller: &Caller,
+        at: &ToolAt,
+        progress: watch::Receiver<Progress>,
+        patience: Patience,
+        is_first: bool,
+    ) -> Progress {
+        let came = Instant::now();
+        let progress = self.wait_for_run(caller, at, progress, patience, is_first);
+        let progress = self.as_stored(progress.await).await;
+        self.wait_until_known(caller, progress, patience, came)
+            .await
+    }
+
+    /// Waits until a late answer, a probe or an operator settles an unknown call.
+    async fn wait_until_known(
+        &self,
+        caller: &Caller,
+        progress: Progress,
+        patience: Patience,
+        came: Instant,
+    ) -> Progress {
+        let Progress::Ended {
+            record: Ok(record), ..
+        } = &progress
+        else {
+            return progress;
+        };
+        let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else {
+            return progress;
+        };
+        let until = came + wait;
+        if Instant::now() >= until {
+            return progress;
+        }
+        let Some(_permit) = self.waiting.take(Owner::of_caller(caller)) else {
+            return progress;
+        };
+        match self.outcome_of(record, until).await {
+            Some(Ok(found)) => Progress::Ended {
+                record: Ok(Arc::new(found)),
+                ours: false,
+            },
+            // Without memory for the result the caller is still told that the outcome is unknown: the call ran.
+            Some(Err(_)) | None => progress,
+        }
     }
 }
