@@ -46,30 +46,6 @@ impl Engine {
         })
     }
 
-    /// Waits for a run as long as the caller wants. A request that joined a run needs a permit to wait.
-    async fn wait_for_run(
-        &self,
-        caller: &Caller,
-        at: &ToolAt,
-        progress: watch::Receiver<Progress>,
-        patience: Patience,
-        is_first: bool,
-    ) -> Progress {
-        let session_wait = at.tool.session.wait;
-        if is_first {
-            return follow(progress, patience, at.tool.longest(), session_wait).await;
-        }
-        let Some(_permit) = self.waiting.take(Owner::of_caller(caller)) else {
-            let at_once = Patience {
-                wait: None,
-                ..patience
-            };
-            return follow(progress, at_once, Duration::ZERO, session_wait).await;
-        };
-        let join_wait = patience.longest.unwrap_or(self.base.limits.join_wait);
-        follow(progress, patience, join_wait, session_wait).await
-    }
-
     /// Waits for a run as long as the caller wants, and for the outcome of an unknown call.
     pub(in crate::calls) async fn wait(
         &self,
@@ -80,7 +56,7 @@ impl Engine {
         is_first: bool,
     ) -> Progress {
         let came = Instant::now();
-        let progress = self.wait_for_run(caller, at, progress, patience, is_first);
+        let progress = wait_for_run(self, caller, at, progress, patience, is_first);
         let progress = self.as_stored(progress.await).await;
         self.wait_until_known(caller, progress, patience, came)
             .await
@@ -119,4 +95,28 @@ impl Engine {
             Some(Err(_)) | None => progress,
         }
     }
+}
+
+/// Waits for a run as long as the caller wants. A request that joined a run needs a permit to wait.
+async fn wait_for_run(
+    engine: &Engine,
+    caller: &Caller,
+    at: &ToolAt,
+    progress: watch::Receiver<Progress>,
+    patience: Patience,
+    is_first: bool,
+) -> Progress {
+    let session_wait = at.tool.session.wait;
+    if is_first {
+        return follow(progress, patience, at.tool.longest(), session_wait).await;
+    }
+    let Some(_permit) = engine.waiting.take(Owner::of_caller(caller)) else {
+        let at_once = Patience {
+            wait: None,
+            ..patience
+        };
+        return follow(progress, at_once, Duration::ZERO, session_wait).await;
+    };
+    let join_wait = patience.longest.unwrap_or(engine.base.limits.join_wait);
+    follow(progress, patience, join_wait, session_wait).await
 }
