@@ -3,11 +3,12 @@
 import random
 from dataclasses import dataclass, field
 
+from judge_gateways import KEYLESS
 from judge_history import OF_THE_CALL
 
 ROUTES = {
     "hold": ("body", "header", "mcp"), "probe": ("body", "mcp"), "retry": ("header", "mcp"), "strict": ("header", "mcp"), "lock": ("body",), "book": ("body",),
-    "order": ("other key", "no key", "mcp"), "plain": ("no key", "mcp without key", "mcp"), "api": ("proxy",),
+    "order": ("other key", "no key", "mcp"), "plain": ("no key", "mcp without key", "mcp"), "veiled": ("no key", "mcp without key", "mcp"), "api": ("proxy",),
 }
 MCP = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
 MCP_META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
@@ -64,7 +65,7 @@ def ask(gateway, intent, route, variant=0, fencing=None, timeout=5):
     if route == "proxy":
         return of_proxy(*gateway.ask("POST", "/proxy/api/things", args, {"idempotency-key": intent.name}, timeout))
     if route.startswith("mcp"):
-        key = {} if "without" in route else {"idempotency_key": intent.name if tool not in ("plain", "order") else some_key()}
+        key = {} if "without" in route else {"idempotency_key": intent.name if tool not in (*KEYLESS, "order") else some_key()}
         message = {"name": tool, "arguments": {**args, **key}, "_meta": MCP_META}
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": message}
         return of_mcp(*gateway.ask("POST", "/mcp", message, {**MCP, "mcp-name": tool}, timeout))

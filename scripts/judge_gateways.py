@@ -54,13 +54,16 @@ TOOLS = {
     "probe": 'key = { source = "required" }\nunknown = "probe"\nprobe = { url = "TOOL/probe/{key}" }',
     "retry": 'key = { source = "required" }\nunknown = "retry"\ndedup = "key"',
     "lock": 'key = { source = "required" }\nsession = "exclusive"\nsession_wait = "300ms"',
-    "plain": 'input_schema = { type = "object", properties = { note = { type = "string" } } }',
+    "plain": 'input_schema = { type = "object", required = ["intent"], properties = { note = { type = "string" } } }',
+    "veiled": 'redact = { args = ["/card"] }\ninput_schema = { type = "object", required = ["intent"] }',
     "strict": 'key = { source = "required" }\noutcomes = { others = "strict" }',
     "book": 'key = { source = "required" }\ncompensation = { tool = "undo", args = { intent = "/args/undo", undoes = "/args/intent", saga = "/args/saga" } }',
     "undo": 'compensation = "none"',
 }
 # What a reload changes, and a call must be the same call under each.
-VARIANTS = ("", 'description = "another"', 'redact = { result = ["/nothing"] }', "retry = { attempts = 1 }", 'dedup_window = "25h"')
+VARIANTS = ("", 'description = "another"', 'redact = { result = ["/nothing"] }', "retry = { attempts = 1 }", 'dedup_window = "25h"', 'key = { fields = ["/intent"] }')
+# Tools whose arguments make the key. Another rule for keys is for them alone.
+KEYLESS = ("plain", "veiled")
 
 
 def configuration(port, tool_port, store, variant=""):
@@ -71,7 +74,9 @@ def configuration(port, tool_port, store, variant=""):
     # A breaker that opens would leave nothing to judge.
     common += 'breaker = { failures = 1000000, cooldown = "1s" }\n'
     for name, rest in TOOLS.items():
-        of_variant = variant
+        # Not twice the same setting, and no other key for a call that has one.
+        is_for_it = variant.partition(" ")[0] not in rest.split() and (name in KEYLESS or not variant.startswith("key"))
+        of_variant = variant if is_for_it else ""
         if "retry" not in variant:
             of_variant += '\nretry = { attempts = 2, base = "20ms", max = "50ms" }'
         if "dedup_window" not in variant:

@@ -15,7 +15,7 @@ from judge_steps import CLOCKS_S, POINTS, SLOW_S, Steps
 from judge_tool import BEHAVIOURS
 
 small = st.integers(0, 7)
-tools = st.sampled_from(["hold", "order", "probe", "retry", "plain", "strict", "api", "lock"])
+tools = st.sampled_from(["hold", "order", "probe", "retry", "plain", "veiled", "strict", "api", "lock"])
 behaviours = st.lists(st.sampled_from(BEHAVIOURS), max_size=2)
 session = st.one_of(st.none(), st.integers(0, 1))
 fencing = st.sampled_from([None, "newest", "old"])
