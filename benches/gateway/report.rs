@@ -223,9 +223,15 @@ pub(super) fn write(
 
 /// A bar chart of the processor time of each row, at 16 connections.
 fn picture(rows: &[Row]) -> Result<String, std::fmt::Error> {
+    // Rows that only compare two binaries are not in it.
+    let is_compared = |row: &&Row| {
+        [", now", ", before"]
+            .iter()
+            .any(|end| row.name.ends_with(end))
+    };
     let shown: Vec<(&str, f64)> = rows
         .iter()
-        .filter(|row| row.connections == 16 && !row.name.ends_with("before"))
+        .filter(|row| row.connections == 16 && !is_compared(row))
         .filter_map(|row| Some((row.name, row.figures.cpu_us?)))
         .collect();
     let most = shown.iter().map(|(_, cpu)| *cpu).fold(1.0, f64::max);
