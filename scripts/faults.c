@@ -268,7 +268,11 @@ ssize_t pread64(int fd, void *bytes, size_t length, off64_t offset) { return rea
 static int sync_by(long call, int fd) {
   struct stat file;
   // Other threads may write meanwhile.
-  if (control->slow_us && is_ours(fd, &file) && hits(control->slow_one_in)) COUNT(slow_syncs), usleep((useconds_t)control->slow_us);
+  if (control->slow_us && is_ours(fd, &file) && hits(control->slow_one_in)) {
+    COUNT(slow_syncs);
+    struct timespec left = {control->slow_us / 1000000, control->slow_us % 1000000 * 1000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
+  }
   pthread_mutex_lock(&one_at_a_time);
   int done = 0, why = 0;
   if (!is_ours(fd, &file)) {

@@ -74,7 +74,7 @@ def configuration(port, tool_port, store, variant=""):
     # A breaker that opens would leave nothing to judge.
     common += 'breaker = { failures = 1000000, cooldown = "1s" }\n'
     for name, rest in TOOLS.items():
-        # Not twice the same setting, and no other key for a call that has one.
+        # Not twice the same setting; another rule for keys is for KEYLESS alone.
         is_for_it = variant.partition(" ")[0] not in rest.split() and (name in KEYLESS or not variant.startswith("key"))
         of_variant = variant if is_for_it else ""
         if "retry" not in variant:

@@ -72,7 +72,8 @@ def play(home, store, mix, minutes, seed):
         print(f"{store}: nothing was judged", file=sys.stderr)
         is_well &= bool(os.environ.get("JUDGE_MAY_BE_LEFT_OUT"))
     elif minutes >= LONG_M:
-        if unseen := [what for what in MUST_SEE if not judge_run.SEEN[what]]:
+        must_see = (*MUST_SEE, "slow syncs") if judge_run.STEPS["slow_disk"] > 3 else MUST_SEE
+        if unseen := [what for what in must_see if not judge_run.SEEN[what]]:
             is_well = False
             print(f"{store}: it was never seen: {', '.join(unseen)}", file=sys.stderr)
         is_well &= stage.sums["not judged"] <= stage.sums["runs"] / 10

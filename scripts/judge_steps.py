@@ -19,7 +19,7 @@ POINTS = (
 CLOCKS_S = (-3600, -30, -3, 0.7, 60, 1500)
 # How long a line is cut or held: less than the margin of a lease.
 CUT_S = 0.2
-# How long a sync takes on a slow disk, and for how long the disk is slow. The longest is longer than a lease.
+# How much longer a sync takes on a slow disk, and for how long the disk is slow. The longest outlasts a lease.
 SLOW_S = (0.01, 0.1, 0.5, 2.2)
 SLOW_FOR_S = 0.6
 
@@ -198,7 +198,7 @@ class Steps(Losses):
         self.until_ready()
 
     def slow_disk(self, seconds, one_in, gateway, tool, intent, waits=True):
-        """The disk under the store is slow for a moment: for longer than a call may take, perhaps."""
+        """The disk under the store is slow for a moment. One sync may take longer than a call."""
         if "slow disk" not in self.world.trouble:
             return
         self.world.slow_disk(seconds, one_in)

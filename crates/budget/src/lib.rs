@@ -114,7 +114,10 @@ impl Held {
         }
         match self.by_party.get_mut(party) {
             Some(held) if *held > bytes => *held -= bytes,
-            _ => drop(self.by_party.remove(party)),
+            held => {
+                debug_assert_eq!(held, Some(&mut bytes.clone()), "all that is held");
+                self.by_party.remove(party);
+            }
         }
     }
 }

@@ -23,7 +23,8 @@ const STAY_ENCRYPTED: HeaderValue = HeaderValue::from_static("max-age=31536000")
 pub type Before =
     Box<dyn Fn(Request) -> ControlFlow<BoxFuture<'static, Response>, Request> + Send + Sync>;
 
-/// Refuses requests without one `Host`, and notes each problem that is answered.
+/// Refuses requests over HTTP/1.1 without one `Host`, asks what comes before the routes, and notes each problem that is
+/// answered.
 pub struct Around {
     gateway: Arc<Gateway>,
     prefixes: Vec<Prefix>,
@@ -66,7 +67,7 @@ impl Around {
         router.layer(from_fn_with_state(Arc::new(self), pass))
     }
 
-    /// The answer to a request that has one `Host`.
+    /// The answer of the first that does not give the request back, or of its route.
     async fn answer(&self, mut request: Request, next: Next) -> Response {
         for before in &self.before {
             match before(request) {

@@ -178,7 +178,7 @@ impl Watch {
 
     /// Notifies the waiter, if it would look too late by itself.
     ///
-    /// It is the connection's own task: to run it again with each request would take as long as a part of the answer.
+    /// The waiter is a part of the connection's task, and waking that task with each request costs time.
     fn notify(&self, state: MutexGuard<'_, State>) {
         let at = state.expires_at(self.times);
         let is_nearer = at.is_some_and(|at| state.looks_at.is_none_or(|looks_at| at < looks_at));

@@ -9,7 +9,7 @@ use crate::tools::ToolAt;
 use oncegate_rules::caller::Caller;
 use oncegate_rules::json;
 use oncegate_rules::key_scheme::fingerprints::{Fingerprints, Sameness};
-use oncegate_rules::mcp::elicitation;
+use oncegate_rules::mcp::elicitation::{self, Answer};
 use oncegate_rules::record::{Intent, Record};
 
 impl Engine {
@@ -22,10 +22,8 @@ impl Engine {
         at: &Arc<ToolAt>,
         caller: &Caller,
         mut request: Request,
+        answer: Answer,
     ) -> Result<Request, Error> {
-        let Answers::Elicitation(answer) = std::mem::take(&mut request.answers) else {
-            return Ok(request);
-        };
         let (store, unknown) = (&self.base.store, || ErrorKind::UnknownElicitation.alone());
         // Asked first: a call of another tenant must take as long as one that does not exist.
         let maker = store.maker(answer.asked_by).await.map_err(unavailable)?;

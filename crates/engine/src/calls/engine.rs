@@ -90,10 +90,10 @@ impl Engine {
 
         // The request becomes a call with a key, or is refused.
         let prepared = async {
-            let request = match request.answers {
+            let request = match std::mem::take(&mut request.answers) {
                 // Boxed, because few requests have answers.
-                Answers::Elicitation(_) => {
-                    Box::pin(self.with_answers(&at, caller, request)).await?
+                Answers::Elicitation(answer) => {
+                    Box::pin(self.with_answers(&at, caller, request, answer)).await?
                 }
                 Answers::Nothing | Answers::InArgs => request,
             };
