@@ -17,6 +17,8 @@ POINTS = (
     "saga_noted", "saga_compensated", "saga_taken", "saga_closed",
 )
 CLOCKS_S = (-3600, -30, -3, 0.7, 60, 1500)
+# More than a clock may jump unnoticed, and how long the gateways over one store may take to notice it.
+JUMP_S, NOTICED_S = 5, 3
 # How long a line is cut or held: less than the margin of a lease.
 CUT_S = 0.2
 # How much longer a sync takes on a slow disk, and for how long the disk is slow. The longest outlasts a lease.
@@ -98,6 +100,10 @@ class Steps(Losses):
         if gateway.machine:
             gateway.machine.set(wall_ns=int(seconds * 10**9))
             gateway.was_set = True
+            # Until it looks at the clock of its store again its time is up to five seconds ahead, and here a lease has one.
+            until = time.monotonic() + NOTICED_S
+            while seconds > JUMP_S and len(self.world.gateways) > 1 and gateway.is_ready() and time.monotonic() < until:
+                time.sleep(0.02)
 
     def cut(self, gateway, which, held, intent, tool, waits=True):
         """The line between a gateway and the tool or the store is cut, or holds what is sent for a moment."""
