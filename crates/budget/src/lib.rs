@@ -115,7 +115,10 @@ impl Held {
         match self.by_party.get_mut(party) {
             Some(held) if *held > bytes => *held -= bytes,
             held => {
-                debug_assert_eq!(held, Some(&mut bytes.clone()), "all that is held");
+                debug_assert!(
+                    held.is_some_and(|held| *held == bytes),
+                    "no more than is held"
+                );
                 self.by_party.remove(party);
             }
         }

@@ -56,8 +56,22 @@ impl Engine {
         is_first: bool,
     ) -> Progress {
         let came = Instant::now();
-        let progress = wait_for_run(self, caller, at, progress, patience, is_first);
-        let progress = self.as_stored(progress.await).await;
+        // A request that joined a run needs a permit to wait.
+        let joined = (!is_first).then(|| self.waiting.take(Owner::of_caller(caller)));
+        let (for_run, default) = match &joined {
+            None => (patience, at.tool.longest()),
+            Some(Some(_permit)) => {
+                let join_wait = self.base.limits.join_wait;
+                (patience, patience.longest.unwrap_or(join_wait))
+            }
+            Some(None) => {
+                let wait = None;
+                (Patience { wait, ..patience }, Duration::ZERO)
+            }
+        };
+        let progress = follow(progress, for_run, default, at.tool.session.wait).await;
+        drop(joined);
+        let progress = self.as_stored(progress).await;
         self.wait_until_known(caller, progress, patience, came)
             .await
     }
@@ -95,28 +109,4 @@ impl Engine {
             Some(Err(_)) | None => progress,
         }
     }
-}
-
-/// Waits for a run as long as the caller wants. A request that joined a run needs a permit to wait.
-async fn wait_for_run(
-    engine: &Engine,
-    caller: &Caller,
-    at: &ToolAt,
-    progress: watch::Receiver<Progress>,
-    patience: Patience,
-    is_first: bool,
-) -> Progress {
-    let session_wait = at.tool.session.wait;
-    if is_first {
-        return follow(progress, patience, at.tool.longest(), session_wait).await;
-    }
-    let Some(_permit) = engine.waiting.take(Owner::of_caller(caller)) else {
-        let at_once = Patience {
-            wait: None,
-            ..patience
-        };
-        return follow(progress, at_once, Duration::ZERO, session_wait).await;
-    };
-    let join_wait = patience.longest.unwrap_or(engine.base.limits.join_wait);
-    follow(progress, patience, join_wait, session_wait).await
 }
