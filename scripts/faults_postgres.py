@@ -15,6 +15,7 @@ from processes import free_port
 SETTINGS = """
 listen_addresses = '127.0.0.1'
 shared_buffers = '32MB'
+dynamic_shared_memory_type = mmap
 max_connections = 60
 hot_standby = on
 wal_level = replica

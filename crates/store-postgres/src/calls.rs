@@ -25,10 +25,8 @@ use oncegate_store::{
     Calls, Census, Claimed, Due, Error, Found, Replaced, Result, UNREADABLE, other_holder,
 };
 
-const CLAIM: &str = "SELECT * FROM claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-    $20, $21, $22, $23, $24, $25, $26, $27, $28)";
-const REPLACE: &str = "SELECT * FROM replace_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)";
+const CLAIM: &str = "claim_1";
+const REPLACE: &str = "replace_1";
 /// That no call holds a name is an answer only of the server that was inspected: another one may have older data.
 const HOLDERS: &str = "SELECT CASE WHEN h.call_id IS NULL THEN is_known($2, $3, $4) END, h.lookups,
       c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, h.call_id
@@ -115,10 +113,17 @@ impl Calls for Postgres {
             .chain(&change.takes.lookups);
         let mut locks = row::locks(change, lookups, &change.takes.replaced);
         locks.extend(session::locks(change));
-        let sql = REPLACE;
+        let function = REPLACE;
         let key = row::bytes_of(intent.call_id);
         let answer = server
-            .run_guarded(Some(&key), Verb { sql, params, locks })
+            .run_guarded(
+                Some(&key),
+                Verb {
+                    function,
+                    params,
+                    locks,
+                },
+            )
             .await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {
@@ -301,9 +306,16 @@ impl Postgres {
         locks.extend(session::locks(change));
         let session = (!intent.session_id.is_empty()).then(|| session_of(change));
         let key = session.unwrap_or(intent.lookup.0);
-        let sql = CLAIM;
+        let function = CLAIM;
         let answer = server
-            .run_guarded(Some(&key), Verb { sql, params, locks })
+            .run_guarded(
+                Some(&key),
+                Verb {
+                    function,
+                    params,
+                    locks,
+                },
+            )
             .await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {

@@ -41,7 +41,7 @@ const IN_STATE: &str = page!("$2::bytea IS NULL AND state = $3");
 const OF: &str = page!("tenant = $2 AND $3::text IS NULL");
 const OF_IN_STATE: &str = page!("tenant = $2 AND state = $3");
 const COUNT: &str = "SELECT state, count(*) FROM documents WHERE kind = $1 GROUP BY state ORDER BY state COLLATE \"C\"";
-const PUT: &str = "SELECT put_document_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+const PUT: &str = "put_document_1";
 
 #[async_trait]
 impl Documents for Postgres {

@@ -210,7 +210,7 @@ fn tls(settings: &Settings) -> Result<ClientConfig, OpenError> {
 /// One connection. Ends when it is dropped.
 pub(crate) struct Link {
     pub(crate) client: Client,
-    statements: Mutex<HashMap<&'static str, Statement>>,
+    statements: Mutex<HashMap<(&'static str, usize), Statement>>,
     warnings: Arc<AtomicU64>,
     driver: JoinHandle<()>,
 }
@@ -221,11 +221,35 @@ impl Link {
         &self,
         sql: &'static str,
     ) -> Result<Statement, tokio_postgres::Error> {
-        if let Some(known) = lock(&self.statements).get(sql) {
+        self.prepared((sql, 0), || sql.into()).await
+    }
+
+    /// The statement that calls a function several times, with so many values each time. Each call answers one row.
+    pub(crate) async fn call(
+        &self,
+        function: &'static str,
+        times: usize,
+        values: usize,
+    ) -> Result<Statement, tokio_postgres::Error> {
+        let call = |nth: usize| {
+            let values = (1..=values).map(|value| format!("${}", nth * values + value));
+            let values: Vec<_> = values.collect();
+            format!("SELECT * FROM {function}({})", values.join(", "))
+        };
+        let text = || (0..times).map(call).collect::<Vec<_>>().join(" UNION ALL ");
+        self.prepared((function, times), text).await
+    }
+
+    async fn prepared(
+        &self,
+        name: (&'static str, usize),
+        sql: impl FnOnce() -> String,
+    ) -> Result<Statement, tokio_postgres::Error> {
+        if let Some(known) = lock(&self.statements).get(&name) {
             return Ok(known.clone());
         }
-        let statement = self.client.prepare(sql).await?;
-        lock(&self.statements).insert(sql, statement.clone());
+        let statement = self.client.prepare(&sql()).await?;
+        lock(&self.statements).insert(name, statement.clone());
         Ok(statement)
     }
 

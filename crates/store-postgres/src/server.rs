@@ -19,7 +19,7 @@ use oncegate_store::shared::clock::{StoreClock, latest_begin};
 use oncegate_store::status::Status;
 use oncegate_store::{Error, Reason, Result};
 
-const BEAT: &str = "SELECT * FROM beat_1($1, $2, $3, $4, $5, $6)";
+const BEAT: &str = "beat_1";
 pub(crate) const SUSPECT: &str =
     "PostgreSQL was restarted, exchanged or set otherwise since it was inspected";
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{folder, refused};
 use crate::redis::pause::says_nothing_while_it_settles;
 use crate::stores::contract::{
-    ME, accept_noticed_loss, arrival, claimed, open_postgres, open_postgres_as_it_is,
+    ME, accept_noticed_loss, arrival, claimed, long_leases, open_postgres, open_postgres_as_it_is,
     open_postgres_at_pace,
 };
 use crate::support::gateway::one_tool;
@@ -157,6 +157,33 @@ async fn while_a_postgres_settles_nothing_is_said_of_a_call_that_is_not_there() 
         server.start_again().await;
     })
     .await;
+}
+
+/// Between two inspections, with no connection that breaks.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_claimed_in_a_postgres_whose_data_another_gateway_has_judged_otherwise() {
+    for judged in ["lost = 'a test'", "epoch = gen_random_uuid()"] {
+        let (folder, place) = (folder(), place().await);
+        let pace = Timings {
+            redis_look_every: Duration::from_secs(3_600),
+            ..long_leases()
+        };
+        let store = open_postgres_at_pace(&place, folder.path(), pace).await;
+        until("it is ready", async || {
+            store.readiness().await.reasons.is_empty()
+        })
+        .await;
+        let before = arrival("before", "S", 0, ME);
+        let running = claimed(&store, &before).await;
+        run_in(&place, &format!("UPDATE ledger SET {judged}")).await;
+        let claim = store.claim(&arrival("k", "S", 1, ME), &[]).await;
+        assert!(
+            matches!(claim, Err(Error::Refused(_))),
+            "{judged}: {claim:?}"
+        );
+        let found = store.load(running.intent.call_id).await;
+        assert!(found.is_ok(), "what is there is read: {found:?}");
+    }
 }
 
 /// Between two inspections, with no connection that breaks.

@@ -26,6 +26,8 @@ const STRICT: &[&str] = &[
     "listen_addresses = '127.0.0.1'",
     "max_connections = 500",
     "shared_buffers = '64MB'",
+    // In the data's folder: a server that is killed leaves nothing in /dev/shm.
+    "dynamic_shared_memory_type = mmap",
     "fsync = on",
     "wal_level = replica",
     "max_wal_senders = 5",

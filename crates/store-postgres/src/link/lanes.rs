@@ -2,7 +2,8 @@
 //!
 //! All verbs that wait for a lane become one transaction, which is sent as a whole: its locks in one order, the verbs, and the
 //! commit. So a commit is shared, no lock is held during a round trip, and two transactions never wait for each other in a
-//! circle. If one verb fails, nothing of the transaction was done, and each of its verbs gets a transaction of its own.
+//! circle. One statement calls a function for several verbs: a statement has a price of its own. If one verb fails, nothing of
+//! the transaction was done, and each of its verbs gets a transaction of its own.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -24,10 +25,11 @@ use oncegate_store::{Error, Result};
 const LANES: usize = 2;
 /// How many verbs one transaction has at most.
 const MOST: usize = 64;
+/// How many verbs one statement has at most, as a power of two: 16.
+const TOGETHER: u32 = 4;
 /// How many verbs wait for a lane at most; more callers wait until there is room.
 const WAITING: usize = 1_024;
 
-const LOCK: &str = "SELECT lock_1($1, $2)";
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// A key that a transaction locks, and whether others may share it.
@@ -40,8 +42,10 @@ pub(crate) struct Lock {
 impl Lock {
     /// Only one transaction at a time works on what this key names.
     pub(crate) fn alone(id: &[u8; 16]) -> Self {
+        // Both halves: ids of one millisecond begin alike.
+        let halves = id.as_chunks().0;
         Self {
-            key: i64::from_be_bytes(id.as_chunks().0[0]),
+            key: i64::from_be_bytes(halves[0]) ^ i64::from_be_bytes(halves[1]),
             is_shared: false,
         }
     }
@@ -55,24 +59,33 @@ impl Lock {
     }
 }
 
-/// A verb that writes: one statement with one row as its answer.
+/// A verb that writes: a function of `verbs.sql` with one row as its answer.
 pub(crate) struct Verb {
-    pub(crate) sql: &'static str,
+    pub(crate) function: &'static str,
+    /// As many for each verb of the function.
     pub(crate) params: Vec<Param>,
     pub(crate) locks: Vec<Lock>,
 }
 
 impl Verb {
     /// A verb that needs no lock.
-    pub(crate) fn plain(sql: &'static str, params: Vec<Param>) -> Self {
+    pub(crate) fn plain(function: &'static str, params: Vec<Param>) -> Self {
         let locks = Vec::new();
-        Self { sql, params, locks }
+        Self {
+            function,
+            params,
+            locks,
+        }
     }
 
     /// A verb about what this id names.
-    pub(crate) fn about(id: &[u8; 16], sql: &'static str, params: Vec<Param>) -> Self {
+    pub(crate) fn about(id: &[u8; 16], function: &'static str, params: Vec<Param>) -> Self {
         let locks = vec![Lock::alone(id)];
-        Self { sql, params, locks }
+        Self {
+            function,
+            params,
+            locks,
+        }
     }
 }
 
@@ -157,6 +170,8 @@ impl Lane {
         if verbs.is_empty() {
             return;
         }
+        // Nobody who asks for one of them knows of another one's answer.
+        verbs.sort_by_key(|waiting| waiting.verb.function);
         match self.transaction(&verbs).await {
             Done::Written(rows) => {
                 for (waiting, row) in verbs.into_iter().zip(rows) {
@@ -214,46 +229,55 @@ fn all_locks(verbs: &[Waiting]) -> (Vec<i64>, Vec<bool>) {
     locks.into_iter().unzip()
 }
 
-type Sent<'a> =
-    Pin<Box<dyn Future<Output = Result<Option<Row>, tokio_postgres::Error>> + Send + 'a>>;
+/// Verbs in the order of their functions, as the statements that call them.
+fn statements(verbs: &[Waiting]) -> Vec<&[Waiting]> {
+    let mut all = Vec::new();
+    for mut rest in verbs.chunk_by(|one, next| one.verb.function == next.verb.function) {
+        while !rest.is_empty() {
+            // Few sizes, since the server keeps a plan of each.
+            let (now, later) = rest.split_at(1 << rest.len().ilog2().min(TOGETHER));
+            all.push(now);
+            rest = later;
+        }
+    }
+    all
+}
 
-/// Sends a transaction in one go, and reads its answers.
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send + 'a>>;
+
+/// Sends a transaction in one go, and reads its answers, in the order of its verbs.
 async fn send(link: &Link, verbs: &[Waiting]) -> Done {
-    let mut statements = Vec::new();
-    for sql in std::iter::once(LOCK).chain(verbs.iter().map(|waiting| waiting.verb.sql)) {
-        match link.statement(sql).await {
-            Ok(statement) => statements.push(statement),
+    let (keys, shared) = all_locks(verbs);
+    let lock: [&(dyn ToSql + Sync); 2] = [&keys, &shared];
+    let mut calls = vec![("lock_1", 1, lock.to_vec())];
+    for verbs in statements(verbs) {
+        let params = verbs.iter().flat_map(|waiting| &waiting.verb.params);
+        let params = params.map(|param| &**param as &(dyn ToSql + Sync));
+        calls.push((verbs[0].verb.function, verbs.len(), params.collect()));
+    }
+    let mut known = Vec::with_capacity(calls.len());
+    for (function, times, params) in &calls {
+        match link.call(function, *times, params.len() / times).await {
+            Ok(statement) => known.push(statement),
             Err(error) => return Done::Nothing(said(&error)),
         }
     }
     let warnings = link.warnings();
-    let (keys, shared) = all_locks(verbs);
     let client = &link.client;
     let simple = |sql: &'static str| -> Sent<'_> {
-        Box::pin(async move { client.batch_execute(sql).await.map(|()| None) })
+        Box::pin(async move { client.batch_execute(sql).await.map(|()| Vec::new()) })
     };
-    let lock_params: [&(dyn ToSql + Sync); 2] = [&keys, &shared];
     let mut sent: Vec<Sent<'_>> = vec![simple(BEGIN)];
-    let lock = &statements[0];
-    sent.push(Box::pin(async {
-        client.query_one(lock, &lock_params).await.map(Some)
-    }));
-    for (waiting, statement) in verbs.iter().zip(&statements[1..]) {
-        sent.push(Box::pin(async move {
-            let params = waiting.verb.params.iter();
-            let params: Vec<&(dyn ToSql + Sync)> = params
-                .map(|param| &**param as &(dyn ToSql + Sync))
-                .collect();
-            client.query_one(statement, &params).await.map(Some)
-        }));
+    for (statement, (.., params)) in known.iter().zip(&calls) {
+        sent.push(Box::pin(client.query(statement, params)));
     }
     sent.push(simple("COMMIT"));
     let mut answers = in_order(sent).await;
     let committed = answers.pop();
-    let mut rows = Vec::new();
+    let mut rows = Vec::with_capacity(1 + verbs.len());
     for answer in answers {
         match answer {
-            Ok(row) => rows.extend(row),
+            Ok(answered) => rows.extend(answered),
             // The server says so before it has read the commit, which then undoes everything.
             Err(error) if error.as_db_error().is_some() => return Done::Nothing(said(&error)),
             // A value that cannot be sent: the verbs around it may be committed.
@@ -266,7 +290,10 @@ async fn send(link: &Link, verbs: &[Waiting]) -> Done {
         _ if link.warnings() != warnings => {
             Done::Unknown("PostgreSQL warned while it committed".into())
         }
-        // The answer of the locks comes first.
+        // No function answers more or fewer rows than one. The answer of the locks comes first.
+        _ if rows.len() != 1 + verbs.len() => {
+            Done::Unknown("PostgreSQL did not answer each verb".into())
+        }
         _ => Done::Written(rows.split_off(1)),
     }
 }
@@ -292,4 +319,51 @@ async fn in_order<T>(mut all: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>)
     })
     .await;
     answers.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn waiting(function: &'static str) -> Waiting {
+        Waiting {
+            verb: Verb::plain(function, Vec::new()),
+            since: Instant::now(),
+            answer: oneshot::channel().0,
+        }
+    }
+
+    #[tokio::test]
+    async fn verbs_of_one_function_stand_in_few_sizes_of_statements_and_in_their_order() {
+        for (claims, outcomes) in [(0, 1), (1, 0), (3, 2), (16, 16), (37, 27), (64, 0)] {
+            let all = [vec!["claim_1"; claims], vec!["replace_1"; outcomes]].concat();
+            let verbs: Vec<_> = all.into_iter().map(waiting).collect();
+            let statements = statements(&verbs);
+            let mut next = 0;
+            for statement in statements {
+                let function = statement[0].verb.function;
+                assert!(statement.iter().all(|one| one.verb.function == function));
+                assert!(statement.len().is_power_of_two() && statement.len() <= 16);
+                assert!(std::ptr::eq(
+                    &raw const statement[0],
+                    &raw const verbs[next]
+                ));
+                next += statement.len();
+            }
+            assert_eq!(next, verbs.len(), "each verb once");
+        }
+    }
+
+    #[test]
+    fn calls_of_one_millisecond_do_not_wait_for_each_others_locks() {
+        // Their first half is the same: the time, and the high digits of a counter.
+        let id = |n: u64| Uuid::from_u64_pair(0x0199_0000_0000_7abc, n << 20);
+        let lock = |n| Lock::alone(&id(n).into_bytes()).key;
+        let locks: HashSet<i64> = (0..1_000).map(lock).collect();
+        assert_eq!(locks.len(), 1_000);
+    }
 }

@@ -32,9 +32,9 @@ const BEATS: &str =
 const MISSING: &str = "SELECT count(*) FROM unnest($1::uuid[], $2::bigint[]) w (id, version)
     LEFT JOIN states s ON s.call_id = w.id LEFT JOIN documents d ON d.digest = w.id
     WHERE coalesce(s.version, d.version, 0) < w.version";
-const BEGIN: &str = "SELECT begin_1($1, $2, $3)";
-const CLOSE: &str = "SELECT close_1($1, $2, $3, $4)";
-const ACCEPT: &str = "SELECT accept_1($1, $2, $3, $4, $5)";
+const BEGIN: &str = "begin_1";
+const CLOSE: &str = "close_1";
+const ACCEPT: &str = "accept_1";
 
 /// The epochs of a store's data, and whether data is missing.
 pub(crate) struct Epochs {
@@ -273,10 +273,10 @@ impl Epochs {
 
     async fn ask<T: for<'a> FromSql<'a>>(
         &self,
-        sql: &'static str,
+        function: &'static str,
         params: Vec<Param>,
     ) -> Result<T> {
-        let answer = self.server.run(None, Verb::plain(sql, params)).await?;
+        let answer = self.server.run(None, Verb::plain(function, params)).await?;
         get(&answer, 0)
     }
 }

@@ -78,10 +78,10 @@ const TENANTS: &str = "SELECT tenant FROM tools GROUP BY tenant ORDER BY tenant 
 const TOOLS: &str = "SELECT tool FROM tools WHERE tenant = $1";
 const OVER: &str = select!(brief "states s LEFT JOIN calls c ON c.call_id = s.call_id
     WHERE s.retain_until <= $1 ORDER BY s.retain_until LIMIT $2");
-const FORGET: &str = "SELECT * FROM forget_1($1, $2, $3, $4, $5, $6, $7, $8)";
-const POSTPONE: &str = "SELECT postpone_1($1, $2, $3)";
-const PRUNE: &str = "SELECT * FROM prune_1($1, $2, $3, $4, $5, $6)";
-const COUNT: &str = "SELECT count_duplicates_1($1, $2, $3, $4)";
+const FORGET: &str = "forget_1";
+const POSTPONE: &str = "postpone_1";
+const PRUNE: &str = "prune_1";
+const COUNT: &str = "count_duplicates_1";
 
 #[async_trait]
 impl Ledger for Postgres {
@@ -242,8 +242,13 @@ impl Postgres {
         params.extend(params![ids, versions, names, holders, recent]);
         // Before they are gone, because nothing is lost then.
         self.server.memory.forgot(&calls);
-        let sql = FORGET;
-        self.deleted(Verb { sql, params, locks }).await
+        let function = FORGET;
+        self.deleted(Verb {
+            function,
+            params,
+            locks,
+        })
+        .await
     }
 
     /// Runs a verb of cleanup. Answers how much it deleted.

@@ -22,11 +22,11 @@ const SESSION: &str = "SELECT s.frozen, s.lock_call, s.lock_token, s.lock_lease,
     FROM (SELECT $1::uuid AS id) q LEFT JOIN sessions s ON s.session = q.id";
 const LINE: &str = "SELECT call_id, came_at FROM line WHERE session = $1 ORDER BY came_at";
 const ACTS: &str = "SELECT at, event, actor, detail FROM acts WHERE about = $1 ORDER BY seq";
-const UNLOCK: &str = "SELECT unlock_1($1, $2, $3, $4, $5, $6, $7)";
-const FREEZE: &str = "SELECT freeze_1($1, $2, $3, $4, $5, $6)";
-const LEAVE_LINE: &str = "SELECT leave_line_1($1, $2)";
+const UNLOCK: &str = "unlock_1";
+const FREEZE: &str = "freeze_1";
+const LEAVE_LINE: &str = "leave_line_1";
 const PAUSED: &str = "SELECT at, event, actor, detail, tool FROM paused_tools";
-const PAUSE: &str = "SELECT pause_1($1, $2, $3, $4, $5, $6, $7)";
+const PAUSE: &str = "pause_1";
 
 #[async_trait]
 impl Sessions for Postgres {
@@ -110,11 +110,16 @@ impl Pauses for Postgres {
 
 impl Postgres {
     /// An act of an operator on a session. It is refused while data may be missing.
-    async fn act(&self, sql: &'static str, params: Vec<Param>, key: &[u8; 16]) -> Result<bool> {
+    async fn act(
+        &self,
+        function: &'static str,
+        params: Vec<Param>,
+        key: &[u8; 16],
+    ) -> Result<bool> {
         if self.server.status.is_in_doubt() {
             self.server.status.must_be_open()?;
         }
-        let verb = Verb::about(key, sql, params);
+        let verb = Verb::about(key, function, params);
         let answer = self.server.run(Some(key), verb).await?;
         self.server.prove().await;
         get(&answer, 0)

@@ -17,34 +17,38 @@ BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  PERFORM set_config('oncegate.locked', 'on', true);
-  FOR n IN 1 .. cardinality(p_keys) LOOP
-    IF p_shared[n] THEN
-      PERFORM pg_advisory_xact_lock_shared(p_keys[n]);
-    ELSE
-      PERFORM pg_advisory_xact_lock(p_keys[n]);
-    END IF;
-  END LOOP;
+  PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
+    FROM unnest(p_keys, p_shared) AS locks (key, shared);
+  PERFORM set_config('oncegate.locked', coalesce(identity(), 'none'), true);
 END $$;
 
--- Refuses a verb outside of its transaction, whose beginning may have failed: it would write without its locks.
-CREATE FUNCTION must_be_locked() RETURNS void LANGUAGE plpgsql AS $$
+-- Whether a verb stands outside of its transaction, whose beginning may have failed: it would write without its locks.
+CREATE FUNCTION is_unlocked() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  IF current_setting('oncegate.locked', true) IS DISTINCT FROM 'on' THEN
-    RAISE EXCEPTION 'the locks of this transaction were not taken';
-  END IF;
+  RETURN coalesce(current_setting('oncegate.locked', true), '') = '';
 END $$;
 
 CREATE FUNCTION now_us() RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
+-- Which server and which data this is; NULL if something is known to be lost.
+CREATE FUNCTION identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint || ' ' || epoch || ' '
+    || current_setting('synchronous_standby_names') FROM ledger WHERE lost = '');
+END $$;
+
 -- Whether this is the server that the gateway has inspected, with the data that it knows, and nothing is known to be lost.
 CREATE FUNCTION is_known(p_server bigint, p_standbys text, p_epoch uuid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  RETURN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = p_server
-    AND current_setting('synchronous_standby_names') = p_standbys
-    AND EXISTS (SELECT FROM ledger WHERE epoch = p_epoch AND lost = '');
+  RETURN coalesce(identity() = p_server || ' ' || p_epoch || ' ' || p_standbys, false);
+END $$;
+
+-- The same, as it was when the transaction had its locks.
+CREATE FUNCTION was_known(p_server bigint, p_standbys text, p_epoch uuid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN coalesce(current_setting('oncegate.locked', true) = p_server || ' ' || p_epoch || ' ' || p_standbys, false);
 END $$;
 
 -- An answer with a stored call. 'gone': there is no such call; 'half': a part of it is missing.
@@ -73,7 +77,8 @@ DECLARE
   s sessions; newest bigint; similar_call uuid; place bigint; own bigint; waiting bigint; ahead bigint; held boolean;
 BEGIN
   SELECT * INTO s FROM sessions WHERE session = p_session;
-  newest := greatest(s.token, (SELECT max(fencing) FROM calls WHERE session = p_session AND fencing IS NOT NULL));
+  SELECT fencing INTO newest FROM calls WHERE session = p_session AND fencing IS NOT NULL ORDER BY fencing DESC LIMIT 1;
+  newest := greatest(s.token, newest);
   IF s.frozen THEN a.word := 'frozen'; RETURN; END IF;
   IF brought IS NOT NULL THEN
     IF brought < coalesce(newest, 0) THEN a.word := 'stale'; RETURN; END IF;
@@ -120,11 +125,13 @@ BEGIN
     END IF;
   END IF;
   a.similar_to := similar_call;
-  -- A clock far ahead of the gateway's is a fault, and does not count.
-  a.token := CASE c ->> 'token'
-    WHEN 'none' THEN (SELECT fencing FROM states WHERE call_id = p_call)
-    ELSE coalesce(brought, greatest(newest + 1, (c ->> 'floor')::bigint,
-      CASE WHEN clock_us <= (c ->> 'latest')::bigint THEN clock_us END)) END;
+  IF c ->> 'token' = 'none' THEN
+    SELECT fencing INTO a.token FROM states WHERE call_id = p_call;
+  ELSE
+    -- A clock far ahead of the gateway's is a fault, and does not count.
+    a.token := coalesce(brought, greatest(newest + 1, (c ->> 'floor')::bigint,
+      CASE WHEN clock_us <= (c ->> 'latest')::bigint THEN clock_us END));
+  END IF;
   IF locks THEN
     INSERT INTO sessions (session, token, lock_call, lock_token, lock_lease)
       VALUES (p_session, a.token, p_call, a.token, (c ->> 'lease')::bigint)
@@ -154,6 +161,8 @@ CREATE FUNCTION holder(
   p_names uuid[], p_call uuid, p_givers uuid[], p_giver_versions bigint[], p_giver_attempts uuid[]
 ) RETURNS uuid LANGUAGE plpgsql STABLE AS $$
 BEGIN
+  PERFORM FROM names WHERE lookup = ANY (p_names) AND call_id <> p_call;
+  IF NOT FOUND THEN RETURN NULL; END IF;
   RETURN (SELECT n.call_id FROM unnest(p_names) WITH ORDINALITY u (lookup, nth)
     JOIN names n USING (lookup) LEFT JOIN states s ON s.call_id = n.call_id
     WHERE n.call_id <> p_call AND NOT EXISTS (
@@ -187,24 +196,32 @@ CREATE FUNCTION claim_1(
   p_intent bytea, p_args bytea, p_progress bytea, p_entry bytea, p_result bytea,
   p_admission text, p_latest bigint, OUT a answer
 ) LANGUAGE plpgsql @secure@ AS $$
-DECLARE h uuid;
+DECLARE h uuid; n uuid;
 BEGIN
-  PERFORM must_be_locked();
-  IF EXISTS (SELECT FROM states WHERE call_id = p_call AND version = p_version AND attempt = p_attempt) THEN
-    IF is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN a.word := 'unknown_server'; RETURN; END IF;
-    -- A write, so that this commit waits for the standby, and with it for the first commit, whose answer was lost.
-    UPDATE states SET version = version WHERE call_id = p_call;
-    a := stored('done', p_call); RETURN;
+  IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
+  PERFORM FROM names WHERE lookup = ANY (p_names);
+  IF FOUND THEN
+    IF EXISTS (SELECT FROM states WHERE call_id = p_call AND version = p_version AND attempt = p_attempt) THEN
+      IF NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
+      -- A write, so that this commit waits for the standby, and with it for the first commit, whose answer was lost.
+      UPDATE states SET version = version WHERE call_id = p_call;
+      a := stored('done', p_call); RETURN;
+    END IF;
+    h := holder(p_names, '00000000-0000-0000-0000-000000000000', p_givers, p_giver_versions, p_giver_attempts);
+    IF h IS NOT NULL THEN a := stored('held', h); RETURN; END IF;
   END IF;
-  h := holder(p_names, '00000000-0000-0000-0000-000000000000', p_givers, p_giver_versions, p_giver_attempts);
-  IF h IS NOT NULL THEN a := stored('held', h); RETURN; END IF;
-  IF is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN a.word := 'unknown_server'; RETURN; END IF;
+  IF NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
   IF now_us() > p_latest THEN a.word := 'late'; a.at := now_us(); RETURN; END IF;
   IF p_admission IS NOT NULL THEN
     a := admit(p_call, p_session, p_admission);
     IF a.word IS NOT NULL THEN RETURN; END IF;
   END IF;
-  PERFORM take_names(p_names, p_call, p_givers, p_giver_lists);
+  IF cardinality(p_givers) > 0 THEN
+    PERFORM take_names(p_names, p_call, p_givers, p_giver_lists);
+  ELSE
+    -- The unique index is the safety net.
+    FOREACH n IN ARRAY p_names LOOP INSERT INTO names VALUES (n, p_call); END LOOP;
+  END IF;
   IF p_tenant IS NOT NULL THEN INSERT INTO tools VALUES (p_tenant, p_tool) ON CONFLICT DO NOTHING; END IF;
   INSERT INTO calls VALUES (p_call, p_created, p_lists[1], p_lists[2], p_lists[3], p_lists[4], p_lists[5], p_session, a.token,
     p_intent, p_args);
@@ -216,8 +233,8 @@ END $$;
 -- Writes a change of a call if version, attempt and token are the expected ones. Answers 'done', also for the same change again;
 -- 'changed' and the call that is in its way; 'gone'; 'unknown_server'; 'late', the call as it is and this clock; or a denial.
 -- p_epoch: NULL if no request may be sent after the change and no name is taken. p_names: names that the call must hold.
--- p_intent: NULL if intent and arguments stay. p_similar: the similar call, if there are no conditions. p_lists: the lists of a call whose names are erased; its session stays, because
--- the newest token of a session is that of its calls.
+-- p_intent: NULL if intent and arguments stay. p_similar: the similar call, if there are no conditions. p_lists: the lists of a
+-- call whose names are erased; its session stays, because the newest token of a session is that of its calls.
 CREATE FUNCTION replace_1(
   p_server bigint, p_standbys text, p_epoch uuid,
   p_names uuid[], p_takes uuid[], p_givers uuid[], p_giver_versions bigint[], p_giver_attempts uuid[], p_giver_lists bigint[],
@@ -230,23 +247,38 @@ CREATE FUNCTION replace_1(
 ) LANGUAGE plpgsql @secure@ AS $$
 DECLARE s record; h uuid;
 BEGIN
-  PERFORM must_be_locked();
-  h := holder(p_names, p_call, '{}', '{}', '{}');
-  IF h IS NOT NULL THEN a := stored('changed', h); RETURN; END IF;
-  SELECT version, attempt, fencing, similar_to, progress, result INTO s FROM states WHERE call_id = p_call;
+  IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
+  IF p_epoch IS NULL AND p_admission IS NULL AND p_intent IS NULL AND p_lists IS NULL AND p_free_from IS NULL AND p_leaves IS NULL THEN
+    -- An outcome that changes nothing else, and has nothing in its way, as most: one statement.
+    UPDATE states SET version = p_version, attempt = p_attempt, state = p_state, due_at = p_due, tool = p_searched,
+        by_state = p_by_state, retain_until = p_retain, similar_to = p_similar, progress = p_progress, result = p_result,
+        history = history || p_entry
+      WHERE call_id = p_call AND version = p_was_version AND attempt = p_was_attempt
+        AND fencing IS NOT DISTINCT FROM p_was_fencing AND octet_length(history) < 4096;
+    IF FOUND THEN a.word := 'done'; RETURN; END IF;
+  END IF;
+  IF cardinality(p_names) > 0 THEN
+    h := holder(p_names, p_call, '{}', '{}', '{}');
+    IF h IS NOT NULL THEN a := stored('changed', h); RETURN; END IF;
+  END IF;
+  SELECT version, attempt, fencing, progress, result, octet_length(history) AS length INTO s FROM states WHERE call_id = p_call;
   IF NOT FOUND THEN a := stored('changed', p_call); RETURN; END IF;
   IF s.version <> p_was_version OR s.attempt <> p_was_attempt OR s.fencing IS DISTINCT FROM p_was_fencing THEN
     IF s.progress <> p_progress OR s.result IS DISTINCT FROM p_result THEN a := stored('changed', p_call); RETURN; END IF;
-    IF p_epoch IS NOT NULL AND is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN a.word := 'unknown_server'; RETURN; END IF;
+    IF p_epoch IS NOT NULL AND NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
     UPDATE states SET version = version WHERE call_id = p_call;
     a := stored('done', p_call); RETURN;
   END IF;
-  h := holder(p_takes, p_call, p_givers, p_giver_versions, p_giver_attempts);
-  IF h IS NOT NULL THEN a := stored('changed', h); RETURN; END IF;
-  IF (SELECT count(*) FROM names WHERE lookup = ANY (p_names) AND call_id = p_call) < cardinality(p_names) THEN
-    a.word := 'gone'; RETURN;
+  IF cardinality(p_takes) > 0 THEN
+    h := holder(p_takes, p_call, p_givers, p_giver_versions, p_giver_attempts);
+    IF h IS NOT NULL THEN a := stored('changed', h); RETURN; END IF;
   END IF;
-  IF p_epoch IS NOT NULL AND is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN a.word := 'unknown_server'; RETURN; END IF;
+  IF cardinality(p_names) > 0 THEN
+    IF (SELECT count(*) FROM names WHERE lookup = ANY (p_names) AND call_id = p_call) < cardinality(p_names) THEN
+      a.word := 'gone'; RETURN;
+    END IF;
+  END IF;
+  IF p_epoch IS NOT NULL AND NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
   IF now_us() > p_latest THEN a := stored('late', p_call); a.at := now_us(); RETURN; END IF;
   IF p_admission IS NOT NULL THEN
     a := admit(p_call, p_session, p_admission);
@@ -266,11 +298,13 @@ BEGIN
       SELECT FROM names WHERE lookup = u AND call_id = p_call)), p_call, p_givers, p_giver_lists);
   END IF;
   -- A change writes the whole row, so a long history moves into older parts.
-  INSERT INTO older SELECT p_call, 1 + coalesce((SELECT max(part) FROM older WHERE call_id = p_call), 0), history
-    FROM states WHERE call_id = p_call AND octet_length(history) >= 4096;
+  IF s.length >= 4096 THEN
+    INSERT INTO older SELECT p_call, 1 + coalesce((SELECT max(part) FROM older WHERE call_id = p_call), 0), history
+      FROM states WHERE call_id = p_call;
+  END IF;
   UPDATE states SET version = p_version, attempt = p_attempt, fencing = a.token, state = p_state, due_at = p_due, tool = p_searched,
       by_state = p_by_state, retain_until = p_retain, similar_to = a.similar_to, progress = p_progress, result = p_result,
-      history = CASE WHEN octet_length(history) >= 4096 THEN p_entry ELSE history || p_entry END
+      history = CASE WHEN s.length >= 4096 THEN p_entry ELSE history || p_entry END
     WHERE call_id = p_call;
   IF p_free_from IS NOT NULL THEN
     -- The store may have lost who has the lock.
@@ -296,8 +330,8 @@ CREATE FUNCTION forget_1(
 ) LANGUAGE plpgsql @secure@ AS $$
 DECLARE gone uuid[];
 BEGIN
-  PERFORM must_be_locked();
-  IF is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN word := 'unknown_server'; RETURN; END IF;
+  IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
+  IF NOT is_known(p_server, p_standbys, p_epoch) THEN word := 'unknown_server'; RETURN; END IF;
   PERFORM set_config('oncegate.prune', 'on', true);
   WITH deleted AS (
     DELETE FROM states s USING unnest(p_calls, p_versions) d (call_id, version)
@@ -329,7 +363,7 @@ CREATE FUNCTION prune_1(p_server bigint, p_standbys text, p_epoch uuid, p_now bi
   OUT word text, OUT forgotten bigint) LANGUAGE plpgsql @secure@ AS $$
 DECLARE deleted bigint; idle uuid[];
 BEGIN
-  IF is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN word := 'unknown_server'; RETURN; END IF;
+  IF NOT is_known(p_server, p_standbys, p_epoch) THEN word := 'unknown_server'; RETURN; END IF;
   PERFORM set_config('oncegate.prune', 'on', true);
   DELETE FROM documents WHERE digest IN (
     SELECT digest FROM documents WHERE retain_until <= p_now ORDER BY retain_until LIMIT p_limit);
@@ -369,7 +403,7 @@ CREATE FUNCTION unlock_1(
   p_session uuid, p_call uuid, p_token bigint, p_at bigint, p_event text, p_actor text, p_detail text
 ) RETURNS boolean LANGUAGE plpgsql @secure@ AS $$
 BEGIN
-  PERFORM must_be_locked();
+  IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
   UPDATE sessions SET lock_call = NULL, lock_free_from = NULL, touched_at = p_at
     WHERE session = p_session AND lock_call = p_call AND lock_token = p_token;
   IF NOT FOUND THEN RETURN false; END IF;
@@ -381,7 +415,7 @@ CREATE FUNCTION freeze_1(
   p_session uuid, p_frozen boolean, p_at bigint, p_event text, p_actor text, p_detail text
 ) RETURNS boolean LANGUAGE plpgsql @secure@ AS $$
 BEGIN
-  PERFORM must_be_locked();
+  IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
   INSERT INTO sessions (session, token) VALUES (p_session, 0) ON CONFLICT DO NOTHING;
   UPDATE sessions SET frozen = p_frozen, touched_at = p_at WHERE session = p_session AND frozen <> p_frozen;
   IF NOT FOUND THEN RETURN false; END IF;
@@ -415,7 +449,7 @@ CREATE FUNCTION put_document_1(
 ) RETURNS text LANGUAGE plpgsql @secure@ AS $$
 DECLARE d documents;
 BEGIN
-  PERFORM must_be_locked();
+  IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
   SELECT * INTO d FROM documents WHERE digest = p_digest;
   IF d IS NOT DISTINCT FROM
     ROW (p_digest, p_kind, p_tenant, p_id, p_version, p_state, p_created, p_due, p_retain, p_body)::documents THEN
@@ -423,7 +457,7 @@ BEGIN
     RETURN 'done';
   END IF;
   IF coalesce(d.version, 0) + 1 <> p_version THEN RETURN 'changed'; END IF;
-  IF p_epoch IS NOT NULL AND is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN RETURN 'unknown_server'; END IF;
+  IF p_epoch IS NOT NULL AND NOT is_known(p_server, p_standbys, p_epoch) THEN RETURN 'unknown_server'; END IF;
   INSERT INTO documents VALUES (p_digest, p_kind, p_tenant, p_id, p_version, p_state, p_created, p_due, p_retain, p_body)
     ON CONFLICT (digest) DO UPDATE SET version = p_version, state = p_state, created_at = p_created, due_at = p_due,
       retain_until = p_retain, body = p_body;
@@ -435,7 +469,7 @@ CREATE FUNCTION beat_1(
   p_server bigint, p_standbys text, p_epoch uuid, p_gateway uuid, p_known bigint, p_token bigint, OUT word text, OUT at bigint
 ) LANGUAGE plpgsql @secure@ AS $$
 BEGIN
-  IF is_known(p_server, p_standbys, p_epoch) IS NOT TRUE THEN word := 'unknown_server'; RETURN; END IF;
+  IF NOT is_known(p_server, p_standbys, p_epoch) THEN word := 'unknown_server'; RETURN; END IF;
   UPDATE gateways SET beat = beat + 1, token = greatest(token, p_token), seen_at = clock_timestamp()
     WHERE gateway = p_gateway AND beat >= p_known RETURNING beat INTO at;
   IF NOT FOUND THEN
