@@ -1,14 +1,17 @@
 """How agents ask: over HTTP, MCP and a proxy, and what an answer says about the call."""
 
+import gzip
+import json
 import random
 from dataclasses import dataclass, field
 
-from judge_gateways import KEYLESS
+from judge_gateways import KEYLESS, bearer
 from judge_history import OF_THE_CALL
 
 ROUTES = {
     "hold": ("body", "header", "mcp"), "probe": ("body", "mcp"), "retry": ("header", "mcp"), "strict": ("header", "mcp"), "lock": ("body",), "book": ("body",),
-    "order": ("other key", "no key", "mcp"), "plain": ("no key", "mcp without key", "mcp"), "veiled": ("no key", "mcp without key", "mcp"), "api": ("proxy",),
+    "order": ("other key", "no key", "mcp"), "plain": ("no key", "mcp without key", "mcp"), "veiled": ("no key", "mcp without key", "mcp"), "api": ("proxy",), "zip": ("proxy without key",),
+    "remote": ("body", "header", "mcp"), "distant": ("header", "mcp"),
 }
 MCP = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
 MCP_META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
@@ -21,6 +24,12 @@ class Intent:
     args: dict
     session: str | None = None
     saga: str | None = None
+    # Whose it is, and by which name agents ask for it. Two tenants have the same key at times.
+    tenant: str = "one"
+    key: str = ""
+    user: str = ""
+    # Whether no other tenant has this key yet.
+    is_first: bool = True
     call_id: str | None = None
     asked_at: float = 0
     # Whether the last answer left open what is so.
@@ -62,18 +71,23 @@ def ask(gateway, intent, route, variant=0, fencing=None, timeout=5):
     if tool == "plain" and is_heads():
         # As frameworks send what a model left out: the same intent.
         args = {**args, "note": None}
+    whose = bearer(intent.tenant)
     if route == "proxy":
-        return of_proxy(*gateway.ask("POST", "/proxy/api/things", args, {"idempotency-key": intent.name}, timeout))
+        return of_proxy(*gateway.ask("POST", "/proxy/api/things", args, {**whose, "idempotency-key": intent.key}, timeout))
+    if route == "proxy without key":
+        # The same content, and other bytes each time.
+        packed = gzip.compress(json.dumps(args).encode(), random.SystemRandom().randrange(10))
+        return of_proxy(*gateway.ask("POST", "/proxy/zip/things", packed, {**whose, "content-encoding": "gzip"}, timeout))
     if route.startswith("mcp"):
-        key = {} if "without" in route else {"idempotency_key": intent.name if tool not in (*KEYLESS, "order") else some_key()}
+        key = {} if "without" in route else {"idempotency_key": intent.key if tool not in (*KEYLESS, "order") else some_key()}
         message = {"name": tool, "arguments": {**args, **key}, "_meta": MCP_META}
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": message}
-        return of_mcp(*gateway.ask("POST", "/mcp", message, {**MCP, "mcp-name": tool}, timeout))
-    body, headers = {"args": args}, {}
+        return of_mcp(*gateway.ask("POST", "/mcp", message, {**MCP, **whose, "mcp-name": tool}, timeout))
+    body, headers = {"args": args, "user_id": intent.user}, whose
     if route == "body":
-        body["idempotency_key"] = intent.name
+        body["idempotency_key"] = intent.key
     elif route == "header":
-        headers["idempotency-key"] = intent.name
+        headers["idempotency-key"] = intent.key
     elif route == "other key":
         body["idempotency_key"] = some_key()
     for member in ("session", "saga"):
@@ -133,6 +147,8 @@ def of_proxy(status, headers, body):
 
 
 def done(status, result, replayed, fencing, call_id):
+    if isinstance(result, dict) and "structuredContent" in result:
+        result = result["structuredContent"]
     if not isinstance(result, dict) or "effect" not in result:
         result = {"effect": f"no result of the tool: {result}"}
     return Answer(status, "", "done", result["effect"], result, replayed, fencing, call_id, True)

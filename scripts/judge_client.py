@@ -14,15 +14,17 @@ class Client:
 
     def __init__(self, port):
         self.port, self.mine, self.age = port, threading.local(), 0
+        # Headers of each request that does not name them.
+        self.default = {}
 
     def forget(self):
         """The other side ends: no connection is used again."""
         self.age += 1
 
     def ask(self, method, path, body=None, headers=None, timeout=5):
-        """Status, headers and JSON; status 0 if there is no answer."""
-        data = b"" if body is None else json.dumps(body).encode()
-        rows = "".join(f"{name}: {value}\r\n" for name, value in headers.items()) if headers else ""
+        """Status, headers and JSON; status 0 if there is no answer. A body of bytes is sent as it is."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        rows = "".join(f"{name}: {value}\r\n" for name, value in {**self.default, **(headers or {})}.items())
         rows = f"host: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n{rows}\r\n"
         try:
             line, reader = self.line(timeout)

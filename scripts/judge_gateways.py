@@ -1,6 +1,7 @@
 """What scripts/judge drives: real gateways, lines that can be cut, and clocks that can be set."""
 
 import atexit
+import hashlib
 import itertools
 import json
 import os
@@ -59,17 +60,33 @@ TOOLS = {
     "strict": 'key = { source = "required" }\noutcomes = { others = "strict" }',
     "book": 'key = { source = "required" }\ncompensation = { tool = "undo", args = { intent = "/args/undo", undoes = "/args/intent", saga = "/args/saga" } }',
     "undo": 'compensation = "none"',
+    "remote": 'upstream = "far"\nkey = { source = "required" }',
+    "distant": 'upstream = "doubtful"\nkey = { source = "required" }',
 }
+# Tools of an MCP server of the older era, with sessions. Those of the second have refusals that prove nothing.
+REMOTE = ("remote", "distant")
+# Each has keys, connections to the tool and calls of its own.
+TENANTS = ("one", "two")
 # What a reload changes, and a call must be the same call under each.
-VARIANTS = ("", 'description = "another"', 'redact = { result = ["/nothing"] }', "retry = { attempts = 1 }", 'dedup_window = "25h"', 'key = { fields = ["/intent"] }')
+VARIANTS = ("", 'description = "another"', 'redact = { result = ["/nothing", "/content"] }', "retry = { attempts = 1 }", 'dedup_window = "25h"', 'key = { fields = ["/intent"] }')
 # Tools whose arguments make the key. Another rule for keys is for them alone.
 KEYLESS = ("plain", "veiled")
+
+
+def bearer(tenant):
+    return {"authorization": f"Bearer a-token-of-{tenant}"}
+
+
+def tokens():
+    digest = lambda tenant: hashlib.sha256(f"a-token-of-{tenant}".encode()).hexdigest()
+    one = '[[auth.tokens]]\nname = "{0}"\ntenant = "{0}"\nsha256 = "{1}"\nscopes = ["call", "read", "admin"]\n'
+    return "".join(one.format(tenant, digest(tenant)) for tenant in TENANTS)
 
 
 def configuration(port, tool_port, store, variant=""):
     tool = f"http://127.0.0.1:{tool_port}"
     text = f'[server]\nlisten = "127.0.0.1:{port}"\nshutdown_grace = "1s"\njoin_wait = "1s"\n[log]\nlevel = "warn"\n{store}\n'
-    text += '[sagas]\nretry = { attempts = 3, base = "50ms", max = "200ms" }\n'
+    text += tokens() + '[sagas]\nretry = { attempts = 3, base = "50ms", max = "200ms" }\n'
     common = f'timeout = "{TIMEOUT_S * 1000:.0f}ms"\ndeadline = "{DEADLINE_S * 1000:.0f}ms"\n'
     # A breaker that opens would leave nothing to judge.
     common += 'breaker = { failures = 1000000, cooldown = "1s" }\n'
@@ -82,8 +99,11 @@ def configuration(port, tool_port, store, variant=""):
         if "dedup_window" not in variant:
             of_variant += '\ndedup_window = "24h"'
         recheck = 'recheck = { base = "200ms", max = "500ms" }\n'
-        text += f'[tools.{name}]\nurl = "{tool}/{name}"\n{common}{recheck}{rest.replace("TOOL", tool)}\n{of_variant.strip()}\n'
-    text += f'[proxies.api]\nupstream = "{tool}/api"\n{common}'
+        place = "" if name in REMOTE else f'url = "{tool}/{name}"\n'
+        text += f'[tools.{name}]\n{place}{common}{recheck}{rest.replace("TOOL", tool)}\n{of_variant.strip()}\n'
+    text += f'[proxies.api]\nupstream = "{tool}/api"\n{common}[proxies.zip]\nupstream = "{tool}/zip"\nunkeyed = "derive"\nderived_window = "24h"\n{common}'
+    text += f'[upstreams.far]\nurl = "{tool}/mcp"\nera = "legacy"\n'
+    text += f'[upstreams.doubtful]\nurl = "{tool}/mcp"\nera = "legacy"\noutcomes = "strict"\n'
     return text
 
 
@@ -204,6 +224,7 @@ class Gateway(Program):
             self.port = self.front.port
         self.client = Client(self.port)
         self.ask = self.client.ask
+        self.client.default = bearer(TENANTS[0])
 
     def write(self, variant):
         self.variant = variant

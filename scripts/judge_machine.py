@@ -15,7 +15,7 @@ from judge_steps import CLOCKS_S, POINTS, SLOW_S, Steps
 from judge_tool import BEHAVIOURS
 
 small = st.integers(0, 7)
-tools = st.sampled_from(["hold", "order", "probe", "retry", "plain", "veiled", "strict", "api", "lock"])
+tools = st.sampled_from(["hold", "order", "probe", "retry", "plain", "veiled", "strict", "api", "zip", "remote", "distant", "lock"])
 behaviours = st.lists(st.sampled_from(BEHAVIOURS), max_size=2)
 session = st.one_of(st.none(), st.integers(0, 1))
 fencing = st.sampled_from([None, "newest", "old"])
@@ -34,6 +34,8 @@ ACTS = {name: st.fixed_dictionaries(values) for name, values in {
     "reload": {"gateway": some, "variant": st.integers(0, len(VARIANTS) - 1)},
     "pause": {"gateway": some, "tool": st.sampled_from(PAUSED)},
     "settle": {"wait": st.just(False)},
+    "freeze": {"gateway": some, "behaviours": st.just([])},
+    "erase": {"gateway": some, "user": some, "intent": newest_first, "waits": st.just(False)},
     "cut": {**gateway_and_intent, "which": st.sampled_from(["tool", "store"]), "held": st.booleans(), "tool": tools, "waits": st.just(False)},
 }.items()}
 TROUBLE = {name: st.fixed_dictionaries(values) for name, values in {
@@ -45,11 +47,12 @@ TROUBLE = {name: st.fixed_dictionaries(values) for name, values in {
     "restore": {"intent": newest_first},
     "flush": {"intent": newest_first},
     "store": {"what": st.sampled_from(["kill", "stop"])},
+    "move": {},
     "fail_over": {"intent": newest_first},
     "slow_disk": {**gateway_and_intent, "seconds": st.sampled_from(SLOW_S), "one_in": st.sampled_from([1, 4]), "tool": tools, "waits": st.just(False)},
 }.items()}
 # What a store must be able to do for that.
-NEEDS = {"back_up": "copy", "restore": "copy", "flush": "empty", "store": "kill", "fail_over": "fail over", "slow_disk": "slow disk"}
+NEEDS = {"back_up": "copy", "restore": "copy", "flush": "empty", "store": "kill", "fail_over": "fail over", "slow_disk": "slow disk", "move": "move"}
 
 
 def every(steps):
@@ -158,6 +161,19 @@ class Few(Gateways):
     @rule(gateway=small, tool=st.sampled_from(PAUSED))
     def pause(self, **values):
         self.step("pause", **values)
+
+    @rule(gateway=small, behaviours=behaviours)
+    def freeze(self, **values):
+        self.step("freeze", **values)
+
+    @rule(gateway=small, user=small, intent=small)
+    def erase(self, **values):
+        self.step("erase", **values)
+
+    @can("move")
+    @rule()
+    def move(self):
+        self.step("move")
 
     @rule(wait=st.sampled_from([False, False, True]))
     def settle(self, **values):

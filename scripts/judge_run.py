@@ -9,11 +9,14 @@ from concurrent.futures import FIRST_COMPLETED, wait
 
 from faults_world import Failed, wait_for
 from judge_ask import ROUTES, Intent, ask
-from judge_gateways import KEYLESS, READY_S
+from judge_gateways import KEYLESS, READY_S, REMOTE, TENANTS
 from judge_history import History, now
 from judge_promise import BY_MODEL, Broken, Promise
 
 PAUSED = ("hold", "order", "retry")
+# Tools of which the second tenant has intents, too, each with the key of another one's.
+SHARED = ("hold", "order", "api", "remote")
+USERS = 4
 # Requests that are open while the next step is made.
 MOST_OPEN = 12
 # What was told must be told again within this time, at the end.
@@ -54,15 +57,32 @@ class Run:
                 args |= {"lock": session, "sent": now()}
             if saga:
                 args |= {"saga": saga, "undo": f"undo-{name}"}
-            intent = Intent(name, tool, args, session if tool in ("lock", "hold") else None, saga)
+            session = session if tool in ("lock", "hold") else None
+            twin = None
+            if tool in SHARED and not session and not saga and len(self.intents) % 4 == 3:
+                twin = next((other for other in reversed(self.intents) if other.tool == tool and not other.session and other.is_first), None)
+            intent = Intent(name, tool, args, session, saga, key=name, user=self.user(len(self.intents)))
+            if twin:
+                twin.is_first, intent.is_first = False, False
+                intent.key, intent.tenant = twin.key, "two"
+                if "business" in args:
+                    args["business"] = twin.args["business"]
+            if tool in (*KEYLESS, "order"):
+                # Where arguments make the key the user counts. Over MCP that is the token's name.
+                intent.user = intent.tenant
+            # So the tool knows whose a request is.
+            args["whose"] = intent.tenant
             self.intents.append(intent)
         return intent
+
+    def user(self, number):
+        return f"{self.name}-u{number % USERS}" if number % USERS else TENANTS[0]
 
     def ask(self, intent, gateway, route, variant=0, fencing=None, timeout=5):
         """One request, and what its answer means for the promise and for the history."""
         gateway, routes = self.gateway(gateway), ROUTES[intent.tool]
-        # Without a key other arguments are another intent.
-        variant = 0 if intent.tool in KEYLESS else variant
+        # Without a key other arguments are another intent. Two tenants that share a key never send other ones.
+        variant = 0 if intent.tool in (*KEYLESS, "zip") or intent.tenant != "one" else variant
         route = routes[route % len(routes)]
         if fencing == "newest":
             fencing = self.newest.get(intent.session)
@@ -89,13 +109,17 @@ class Run:
         """What can be said at once, without the history."""
         whole = answer.whole or {}
         if whole and whole.get("intent") != intent.name:
-            raise Broken(f"{intent.name} got the result of another intent: {whole}")
+            raise Broken(f"{intent.name} ({intent.tool}) got the result of another intent: {whole}")
         # A tool that deduplicates answers a key that the store has lost by what it knows.
         is_tools = intent.tool == "retry" and intent.name in self.promise.forgotten
         if whole and whole.get("variant", 0) != variant and not is_tools:
             raise Broken(f"{intent.name}, asked with other arguments, got {whole}")
         if intent.args.get("business") == "" and self.promise.made(intent.name):
             raise Broken(f"{intent.name} has an empty business field, and was executed: {answer}")
+        if intent.tenant != "one" and answer.slug == "key-reused":
+            raise Broken(f"{intent.name} has the key of another tenant's call, and got {answer}")
+        if self.tool.mixed:
+            raise Broken(f"a connection to the tool has served two tenants: {self.tool.mixed}")
         if self.tool.held_twice:
             raise Broken(f"two calls of an exclusive session were at the tool at once: {self.tool.held_twice}")
         if in_session and answer.is_done and not answer.replayed and answer.fencing:
@@ -138,7 +162,9 @@ class Run:
     def as_result(self, intent, effect):
         """What an operator gives as the result of a call that the books have."""
         result = {name: value for name, value in effect.items() if name in ("effect", "intent", "variant")}
-        return {"status": 200, "headers": [], "json": result} if intent.tool == "api" else result
+        if intent.tool in REMOTE:
+            return {"content": [], "structuredContent": result, "isError": False}
+        return {"status": 200, "headers": [], "json": result} if intent.tool in ("api", "zip") else result
 
     def begin(self, jobs, waits=True):
         """Waits for requests, or lets them go on beside the next steps."""

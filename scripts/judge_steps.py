@@ -9,6 +9,7 @@ import time
 
 from judge_gateways import LEASE_S, VARIANTS
 from judge_loss import Losses
+from judge_promise import Broken
 from judge_run import SEEN
 
 POINTS = (
@@ -134,6 +135,36 @@ class Steps(Losses):
         act = "resume" if is_paused else "pause"
         if self.gateway(gateway).ask("POST", f"/v1/tools/{tool}/{act}", {"reason": "a judge"})[0] == 200:
             self.paused ^= {tool}
+
+    def freeze(self, gateway, behaviours):
+        """An operator freezes a session. Nothing runs in it until it is thawed."""
+        session, at = f"{self.name}-frozen-{len(self.intents)}", self.gateway(gateway)
+        act = lambda name: at.ask("POST", f"/v1/sessions/{session}/{name}", {"reason": "a judge"})[0] == 200
+        if not act("freeze"):
+            return
+        SEEN["freezes"] += 1
+        intents = [self.intent("hold", session) for _ in self.world.gateways]
+        for intent in intents:
+            self.tool.plan(intent.name, behaviours)
+        self.gather([self.pool.submit(self.ask, intent, n, n) for n, intent in enumerate(intents)])
+        if made := [intent.name for intent in intents if self.promise.made(intent.name)]:
+            raise Broken(f"executed in a frozen session: {made}")
+        act("thaw")
+
+    def erase(self, gateway, user, intent, waits=True):
+        """The data of a user are erased, while one of its calls is asked for. Nothing of it runs again."""
+        status, _, said = self.gateway(gateway).ask("DELETE", f"/v1/users/{self.user(user)}")
+        if status == 200:
+            SEEN["erased"] += said["erased"]
+        self.again(intent, gateway, 0, times=2, waits=waits)
+
+    def move(self):
+        """A gateway is stopped in good order, and the file of its calls is all that is kept."""
+        if "move" not in self.world.trouble:
+            return
+        self.quiet()
+        self.world.move()
+        self.until_ready()
 
     def settle(self, wait):
         """An operator settles what is unknown as the tool's books show it, after the lease."""

@@ -9,7 +9,8 @@ import faults_redis
 from faults_postgres import Postgres, url
 from faults_redis import STRICT, Cluster, Redis
 from faults_world import Machine, wait_for
-from judge_gateways import STARTED, Gateway, Line, own_port
+from judge_gateways import READY_S, STARTED, Gateway, Line, own_port
+from judge_promise import Broken
 
 faults_redis.free_port = own_port
 STOPPED_S = 1.3
@@ -78,7 +79,7 @@ class Sqlite(World):
     """One gateway over a file."""
 
     name = "sqlite"
-    trouble = ("copy", "slow disk")
+    trouble = ("copy", "slow disk", "move")
 
     def __init__(self, folder, tool, front=None):
         super().__init__(folder)
@@ -87,6 +88,23 @@ class Sqlite(World):
         self.gateway(tool, f'[store]\nurl = "sqlite:{self.data}/oncegate.db"', front)
         self.disk = self.gateways[0].machine
         self.until_ready()
+
+    def move(self):
+        """The file alone, after a clean stop. What is beside it stays behind."""
+        gateway = self.gateways[0]
+        gateway.signal(signal.SIGTERM)
+        # It may have come to a crash point instead.
+        if gateway.process.wait() == 0:
+            for ending in ("-wal", "-shm"):
+                (self.data / f"oncegate.db{ending}").unlink(missing_ok=True)
+        gateway.start()
+        said = ""
+        until = time.monotonic() + READY_S
+        while not gateway.is_ready() and time.monotonic() < until:
+            said = str(gateway.ask("GET", "/readyz")[2])
+            if "lost_data" in said:
+                raise Broken(f"a file that was moved after a clean stop lacks data: {said}")
+            time.sleep(0.02)
 
     def copy(self):
         """A backup, as a snapshot of the disk takes it."""

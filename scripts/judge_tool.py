@@ -1,5 +1,6 @@
 """The tool of scripts/judge: it keeps books of its own, writes them into the history, and misbehaves as it is told."""
 
+import gzip
 import json
 import socket
 import struct
@@ -7,20 +8,74 @@ import threading
 import time
 from collections import Counter, defaultdict
 
-from judge_gateways import end_listener
+from judge_gateways import TENANTS, end_listener
 from judge_history import History, now
 
 # What it does with one request. Those of BEFORE have no effect.
-BEFORE = ("refuse-404", "refuse-422", "busy-429", "away-503", "hang-up")
-AFTER = ("lost", "reset", "cut", "error-500", "gateway-502", "timeout-408", "redirect-307", "denied-409", "slow", "late")
+BEFORE = ("refuse-404", "refuse-422", "busy-429", "away-503", "hang-up", "forgets")
+AFTER = ("lost", "reset", "cut", "error-500", "gateway-502", "timeout-408", "redirect-307", "denied-409", "no-session-404", "mixed-up", "slow", "late")
 BEHAVIOURS = (*BEFORE, *AFTER)
 STATUS = {"refuse-404": 404, "refuse-422": 422, "busy-429": 429, "away-503": 503}
 STATUS_AFTER = {"error-500": 500, "gateway-502": 502, "timeout-408": 408, "redirect-307": 307, "denied-409": 409}
-# Whose refusals prove nothing, by its configuration. All other tools tell the truth when they refuse.
-STRICT = "strict"
+# Whose refusals prove nothing, by its configuration, and how it refuses after its effect. All others tell the truth when they refuse.
+STRICT = {"strict": 409, "distant": 403}
 SLOW_S, LATE_S = 0.1, 0.9
 ALWAYS = threading.Event()
 ALWAYS.set()
+
+
+class Seen:
+    """What a connection has seen: whose requests, and its last call with a usual answer."""
+
+    def __init__(self):
+        self.tenants, self.call = set(), None
+
+
+class Server:
+    """The same tools behind an MCP server of the older era, whose sessions can be forgotten."""
+
+    def __init__(self, tool):
+        self.tool, self.sessions, self.kept = tool, set(), set()
+
+    def answer(self, line, method, headers, body, seen):
+        if method != "POST":
+            return 405 if method == "GET" else 200, {}
+        message = json.loads(body)
+        asks = message.get("method")
+        if asks == "initialize":
+            session = f"session-{time.monotonic_ns()}"
+            with self.tool.lock:
+                self.sessions.add(session)
+            about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "far", "version": "1"}}
+            return 200, self.says(message, about), {"mcp-session-id": session}
+        if headers.get("mcp-session-id") not in self.sessions:
+            return self.no_session()
+        if "id" not in message:
+            return 202, None
+        if asks != "tools/call":
+            return 200, self.says(message, {"tools": []} if asks == "tools/list" else {})
+        params = message["params"]
+        headers["idempotency-key"] = params.get("_meta", {}).get("dev.oncegate/idempotency-key")
+        as_result = lambda result: self.says(message, {"content": [], "structuredContent": result, "isError": False})
+        return self.tool.work(line, f"/{params['name']}", headers, params["arguments"], seen, self.forget, as_result)
+
+    def says(self, message, result):
+        return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+    def forget(self):
+        with self.tool.lock:
+            self.sessions &= self.kept
+        return self.no_session()
+
+    def deny(self, session):
+        """Says that there is no such session, and it is there, and stays."""
+        with self.tool.lock:
+            self.kept.add(session)
+            self.sessions.add(session)
+        return self.no_session()
+
+    def no_session(self):
+        return 404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "no such session"}}
 
 
 class Tool:
@@ -33,6 +88,9 @@ class Tool:
         self.at_work, self.holders, self.held_twice = 0, defaultdict(set), None
         self.history, self.run = None, ""
         self.listener = None
+        # The path of a connection that two tenants have used.
+        self.mixed = None
+        self.server = Server(self)
 
     def plan(self, intent, behaviours):
         """The next requests for this intent get these, one each."""
@@ -59,13 +117,14 @@ class Tool:
             line.settimeout(30)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             reader = line.makefile("rb")
+            seen = Seen()
             try:
-                while self.one(line, reader, is_held):
+                while self.one(line, reader, is_held, seen):
                     pass
             except (OSError, ValueError):
                 pass
 
-    def one(self, line, reader, is_held):
+    def one(self, line, reader, is_held, seen):
         head = reader.readline().split()
         if len(head) < 3:
             return False
@@ -78,22 +137,35 @@ class Tool:
             return False
         body = reader.read(int(headers.get("content-length", 0)))
         is_held.wait(10)
+        if path == "/mcp":
+            answer = self.server.answer(line, method, headers, body, seen)
+            is_held.wait(10)
+            return bool(answer) and self.say(line, *answer)
         if method == "GET":
             found = self.by_key.get(path.rpartition("/")[2])
             return self.say(line, 200 if found else 404, found or {"none": True})
+        if headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        answer = self.work(line, path, headers, json.loads(body), seen)
+        is_held.wait(10)
+        return bool(answer) and self.say(line, *answer)
+
+    def work(self, line, path, headers, args, seen, forget=None, as_result=lambda result: result):
+        """Does what a request asks for. `forget`: for a tool of an MCP server, which then knows no session any more."""
         arrived = now()
         with self.lock:
             self.requests += 1
             self.at_work += 1
+            seen.tenants.add(args.get("whose", TENANTS[0]))
+            if len(seen.tenants) > 1:
+                self.mixed = self.mixed or path
         try:
-            answer = self.execute(line, path, headers, json.loads(body), arrived)
+            return self.execute(line, path, headers, args, arrived, seen, forget, as_result)
         finally:
             with self.lock:
                 self.at_work -= 1
-        is_held.wait(10)
-        return bool(answer) and self.say(line, *answer)
 
-    def execute(self, line, path, headers, args, arrived):
+    def execute(self, line, path, headers, args, arrived, seen, forget, as_result):
         """Status, body and headers of the answer; nothing if the line ends."""
         intent, key = args["intent"], headers.get("idempotency-key")
         # What an earlier run has left open belongs to another history.
@@ -101,8 +173,11 @@ class Tool:
         history = self.history if is_of_run else History()
         with self.lock:
             what = self.plans[intent].pop(0) if self.plans[intent] else "ok"
-            if what == "denied-409" and path.strip("/") != STRICT:
+            name = path.strip("/").split("/")[0]
+            if what == "denied-409" and name not in STRICT or what in ("no-session-404", "forgets") and not forget:
                 what = "ok"
+            if what == "mixed-up" and seen.call is None:
+                what = "lost"
             self.did[what] += 1
         if args.get("lock"):
             # The session of an exclusive call, as its agent has it.
@@ -111,10 +186,12 @@ class Tool:
             if what in BEFORE:
                 if what == "hang-up":
                     return None
+                if what == "forgets":
+                    return forget()
                 return STATUS[what], {"refused": what}, {"retry-after": "0"}
             if what in ("slow", "late") or args.get("lock"):
                 time.sleep(LATE_S if what == "late" else SLOW_S if what == "slow" else 0.02)
-            result = self.effect(path, history, args, intent, key, arrived, headers)
+            result = as_result(self.effect(path, history, args, intent, key, arrived, headers))
         finally:
             if args.get("lock"):
                 with self.lock:
@@ -129,7 +206,14 @@ class Tool:
             text = json.dumps(result).encode()
             line.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(text) + text[:4])
             return None
-        status = STATUS_AFTER.get(what, 200)
+        if what == "no-session-404":
+            return self.server.deny(headers["mcp-session-id"])
+        if what == "mixed-up":
+            other, call_id = seen.call
+            return 200, other, {"x-call-id": call_id}
+        if what == "ok" and headers.get("x-call-id"):
+            seen.call = result, headers["x-call-id"]
+        status = STRICT[name] if what == "denied-409" else STATUS_AFTER.get(what, 200)
         more = {"location": "/elsewhere"} if status == 307 else {}
         return status, result if status == 200 else {"error": what}, more
 
@@ -161,7 +245,7 @@ class Tool:
             return result
 
     def say(self, line, status, result, more=()):
-        text = json.dumps(result).encode()
+        text = b"" if result is None else json.dumps(result).encode()
         rows = "".join(f"{name}: {value}\r\n" for name, value in dict(more).items())
         line.sendall(f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{rows}content-length: {len(text)}\r\n\r\n".encode() + text)
         return True

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::body::{read_until, retry_after};
 use super::gate::Gate;
 use super::headers::forwardable;
-use super::pools::{Pool, Pools};
+use super::pools::{Pool, Pools, Sent};
 use oncegate_rules::evidence::McpAnswer;
 use oncegate_rules::mcp::evidence::ANOTHER;
 use oncegate_rules::outcome::{Body, Evidence};
@@ -44,6 +44,7 @@ pub struct Exchange {
     pub(super) call_id: CallId,
     pub(super) pool: Pool,
     pub(super) pools: Arc<Pools>,
+    pub(super) sent: Sent,
 }
 
 impl Exchange {
@@ -103,7 +104,7 @@ impl Exchange {
     fn is_for_another_call(&self, response: &Response) -> bool {
         header(response, CALL_ID)
             .map(CallId)
-            .is_some_and(|named| named != self.call_id && self.pools.has_sent(&self.pool, named))
+            .is_some_and(|named| named != self.call_id && self.sent.has(named))
     }
 
     /// Tells whether the first byte has left.

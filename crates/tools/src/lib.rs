@@ -51,7 +51,7 @@ pub use self::headers::{as_header, check_header, forwardable, secret_header};
 pub use self::mcp::{About, McpTool, Program, Question, UpstreamAt};
 use self::mcp::{Http, McpCall, Programs, Settings, Way};
 pub use self::pools::Party;
-use self::pools::{Pool, Pools};
+use self::pools::{Pool, Pools, Sent};
 use oncegate_hooks::uptime::since_boot;
 use oncegate_rules::evidence::McpAnswer;
 use oncegate_rules::outcome::Body;
@@ -357,8 +357,10 @@ impl Downstream {
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
         let (gate, call_id) = (Gate::new(), request.call_id);
         let pool = endpoint.pool(request.party.clone());
+        let (reply, sent) = self.reply(endpoint, request, gate.clone(), &pool);
         Exchange {
-            reply: self.reply(endpoint, request, gate.clone(), &pool),
+            reply,
+            sent,
             gate,
             max_result: endpoint.max_answer.unwrap_or(self.max_result),
             keeps_head: endpoint.is_proxy,
@@ -369,16 +371,42 @@ impl Downstream {
         }
     }
 
-    /// Sends a request when it is awaited, and only through the gate.
+    /// Sends a request when it is awaited, and only through the gate. Also says which calls its connection may have sent.
     fn reply(
         &self,
         endpoint: &Endpoint,
         request: Request,
         gate: Gate,
         pool: &Pool,
+    ) -> (BoxFuture<'static, Result<Reply, String>>, Sent) {
+        #[cfg(any(test, feature = "simulate"))]
+        if let Some(line) = self.line.clone() {
+            let send_before = request.send_before;
+            let letter = line::Letter {
+                call_id: request.call_id,
+                url: endpoint.url.clone(),
+                headers: joined(&endpoint.headers, request.headers),
+                body: request.body,
+                pass: Box::new(move || gate.send(&send_before, since_boot())),
+            };
+            let reply = Box::pin(async move { line.send(letter).await.map(Reply::Http) });
+            return (reply, Sent::default());
+        }
+        match self.pools.client_for_call(pool, request.call_id) {
+            Ok((client, sent)) => (self.reply_by(client, endpoint, request, gate, pool), sent),
+            Err(why) => (Box::pin(async { Err(why) }), Sent::default()),
+        }
+    }
+
+    fn reply_by(
+        &self,
+        client: reqwest::Client,
+        endpoint: &Endpoint,
+        request: Request,
+        gate: Gate,
+        pool: &Pool,
     ) -> BoxFuture<'static, Result<Reply, String>> {
         let Request {
-            call_id,
             headers,
             body,
             is_write,
@@ -388,21 +416,6 @@ impl Downstream {
             send_before,
             ..
         } = request;
-        #[cfg(any(test, feature = "simulate"))]
-        if let Some(line) = self.line.clone() {
-            let letter = line::Letter {
-                call_id,
-                url: endpoint.url.clone(),
-                headers: joined(&endpoint.headers, headers),
-                body,
-                pass: Box::new(move || gate.send(&send_before, since_boot())),
-            };
-            return Box::pin(async move { line.send(letter).await.map(Reply::Http) });
-        }
-        let client = match self.pools.client_for_call(pool, call_id) {
-            Ok(client) => client,
-            Err(why) => return Box::pin(async { Err(why) }),
-        };
         if endpoint.mcp.is_some() {
             let call = self.mcp_call(endpoint, pool, client, body);
             return Box::pin(async move {

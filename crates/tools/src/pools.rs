@@ -85,10 +85,32 @@ struct Clients {
 struct Pooled {
     client: reqwest::Client,
     used: Instant,
-    /// The newest calls of the pool, oldest first.
-    sent: VecDeque<CallId>,
+    sent: Sent,
     /// The agreement with an MCP server, and its settings.
     agreed: Option<(Settings, Arc<Agreed>)>,
+}
+
+/// The newest calls of a pool, oldest first. An exchange keeps them while its pool is closed.
+#[derive(Clone, Default)]
+pub(super) struct Sent(Arc<Mutex<VecDeque<CallId>>>);
+
+impl Sent {
+    fn add(&self, call_id: CallId) {
+        let mut calls = self.lock();
+        if calls.len() >= MAX_SENT {
+            calls.pop_front();
+        }
+        calls.push_back(call_id);
+    }
+
+    /// Whether a call is among them.
+    pub(super) fn has(&self, call_id: CallId) -> bool {
+        self.lock().contains(&call_id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<CallId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Pools {
@@ -100,7 +122,7 @@ impl Pools {
         Ok(self.lock().pooled(pool)?.client.clone())
     }
 
-    /// The client of a pool, for one more call.
+    /// The client of a pool, for one more call, and the calls that its connections have sent.
     ///
     /// # Errors
     /// As above.
@@ -108,14 +130,11 @@ impl Pools {
         &self,
         pool: &Pool,
         call_id: CallId,
-    ) -> Result<reqwest::Client, String> {
+    ) -> Result<(reqwest::Client, Sent), String> {
         let mut clients = self.lock();
         let pooled = clients.pooled(pool)?;
-        if pooled.sent.len() >= MAX_SENT {
-            pooled.sent.pop_front();
-        }
-        pooled.sent.push_back(call_id);
-        Ok(pooled.client.clone())
+        pooled.sent.add(call_id);
+        Ok((pooled.client.clone(), pooled.sent.clone()))
     }
 
     /// The agreement of this pool with an MCP server, by the same settings.
@@ -147,14 +166,6 @@ impl Pools {
             })
         };
         pooled.filter_map(server).collect()
-    }
-
-    /// Whether a call is among the newest of this pool.
-    pub(super) fn has_sent(&self, pool: &Pool, call_id: CallId) -> bool {
-        self.lock()
-            .by_pool
-            .get(pool)
-            .is_some_and(|pooled| pooled.sent.contains(&call_id))
     }
 
     /// TLS with the system's trusted roots.
@@ -190,7 +201,7 @@ impl Clients {
             let pooled = Pooled {
                 client,
                 used: Instant::now(),
-                sent: VecDeque::new(),
+                sent: Sent::default(),
                 agreed: None,
             };
             self.by_pool.insert(pool.clone(), pooled);

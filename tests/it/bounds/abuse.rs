@@ -1,13 +1,21 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::{join, select};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::support::gateway::one_tool;
-use crate::support::{Act, Answer, Gateway, Tool};
+use crate::support::{Act, Answer, Gateway, Tool, until};
 
 /// A tool that is one answer behind on each connection: it answers a request with the arguments of the one before.
 struct OutOfStep {
     url: String,
+    arrived: Arc<AtomicUsize>,
+    /// How many more requests it may answer.
+    answers: Arc<Semaphore>,
 }
 
 impl OutOfStep {
@@ -15,12 +23,31 @@ impl OutOfStep {
     async fn start(names_calls: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/do", listener.local_addr().expect("an address"));
+        let tool = Self {
+            url,
+            arrived: Arc::default(),
+            answers: Arc::new(Semaphore::new(1_000)),
+        };
+        let (arrived, answers) = (tool.arrived.clone(), tool.answers.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve_out_of_step(stream, names_calls));
+                let (arrived, answers) = (arrived.clone(), answers.clone());
+                tokio::spawn(serve_out_of_step(stream, names_calls, arrived, answers));
             }
         });
-        Self { url }
+        tool
+    }
+
+    /// Holds its answers until it is told.
+    fn hold(&self) {
+        self.answers.forget_permits(1_000);
+    }
+
+    async fn has_got(&self, requests: usize) {
+        until("the requests are at the tool", async || {
+            self.arrived.load(Ordering::SeqCst) == requests
+        })
+        .await;
     }
 
     async fn gateway(&self) -> Gateway {
@@ -40,7 +67,12 @@ fn token(tenant: &str) -> String {
     )
 }
 
-async fn serve_out_of_step(mut stream: TcpStream, names_calls: bool) {
+async fn serve_out_of_step(
+    mut stream: TcpStream,
+    names_calls: bool,
+    arrived: Arc<AtomicUsize>,
+    answers: Arc<Semaphore>,
+) {
     let mut last: Option<(String, String)> = None;
     let mut buffer = Vec::new();
     loop {
@@ -60,6 +92,8 @@ async fn serve_out_of_step(mut stream: TcpStream, names_calls: bool) {
             }
         };
         buffer.clear();
+        arrived.fetch_add(1, Ordering::SeqCst);
+        answers.acquire().await.expect("it is open").forget();
         let (id, body) = last.replace(end.clone()).unwrap_or(end);
         let named = if names_calls {
             format!("x-call-id: {id}\r\n")
@@ -113,6 +147,34 @@ async fn an_answer_that_names_another_call_proves_nothing_of_this_one() {
     // Its connection is not used again.
     let third = call(&gateway, "shop", 2).await.expect_ok();
     assert_eq!(third.at("/result/n"), 2);
+    gateway.stop().await;
+}
+
+/// Two connections are out of step at once: the first that is noticed says nothing about what the second has sent.
+#[tokio::test]
+async fn answers_that_name_other_calls_on_two_connections_prove_nothing_of_either() {
+    let tool = OutOfStep::start(true).await;
+    let gateway = tool.gateway().await;
+    tool.hold();
+    let in_step = join(call(&gateway, "shop", 0), call(&gateway, "shop", 1));
+    let both_answered = async {
+        tool.has_got(2).await;
+        tool.answers.add_permits(2);
+    };
+    let ((first, second), ()) = join(in_step, both_answered).await;
+    first.expect_ok();
+    second.expect_ok();
+    let [first, second] = [2, 3].map(|n| Box::pin(call(&gateway, "shop", n)));
+    let one_answered = async {
+        tool.has_got(4).await;
+        tool.answers.add_permits(1);
+    };
+    let (answered, ()) = join(select(first, second), one_answered).await;
+    let (one, other) = answered.into_inner();
+    tool.answers.add_permits(1);
+    for answer in [one, other.await] {
+        answer.expect_problem("outcome-unknown");
+    }
     gateway.stop().await;
 }
 
