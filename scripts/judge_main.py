@@ -18,7 +18,7 @@ from judge_stores import STORES
 
 # What a run of some minutes must have seen over each store, or it has shown nothing.
 LONG_M = 2
-MUST_SEE = ("replays", "http: done", "mcp: done", "proxy: done", "http: none", "http: unknown")
+MUST_SEE = ("replays", "http: done", "mcp: done", "proxy: done", "remote: done", "second tenant: done", "http: none", "http: unknown")
 # What was run, one line of JSON for each store and time.
 RUNS = "runs"
 

@@ -98,6 +98,10 @@ class Run:
             SEEN[f"{'mcp' if route.startswith('mcp') else route if route == 'proxy' else 'http'}: {answer.kind}"] += 1
             if answer.is_done and answer.replayed:
                 SEEN["replays"] += 1
+            if answer.is_done and intent.tool in REMOTE:
+                SEEN["remote: done"] += 1
+            if answer.is_done and intent.tenant != TENANTS[0]:
+                SEEN["second tenant: done"] += 1
         # Over MCP a request here names no session, and a call that came first by MCP is in none.
         in_session = intent.session is not None and not route.startswith("mcp") and self.is_in_session(intent)
         self.note(intent, answer, begun, begun_at, fencing, in_session)
