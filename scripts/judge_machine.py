@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import judge_run
-from judge_gateways import VARIANTS
+from judge_gateways import REMOTE, VARIANTS
 from judge_run import PAUSED
 from judge_steps import CLOCKS_S, POINTS, SLOW_S, Steps
 from judge_tool import BEHAVIOURS
@@ -28,6 +28,8 @@ some = st.integers(0, 3)
 newest_first = st.sampled_from([-1, -2, -3, -5, -8, -13, -21, -55, -144])
 QUICK = [what for what in BEHAVIOURS if what != "late"]
 one_in_two = st.sampled_from([[]] * 12 + [[what] for what in QUICK] + [["late"]] + [[a, b] for a in QUICK for b in QUICK if a == b])
+# What only an MCP server does, or means otherwise.
+of_remote = st.sampled_from([["no-session-404"], ["forgets"], ["denied-409"], ["lost"], ["refuse-404", "no-session-404"]])
 
 gateway_and_intent = {"gateway": some, "intent": newest_first}
 ACTS = {name: st.fixed_dictionaries(values) for name, values in {
@@ -222,6 +224,11 @@ class Many(Gateways):
     @rule(gateway=some, behaviours=one_in_two, session=st.integers(0, 1), fencing=fencing)
     def arrive_in_session(self, **values):
         self.in_session(waits=False, **values)
+
+    @every(4)
+    @rule(tool=st.sampled_from(REMOTE), gateway=some, route=some, behaviours=of_remote)
+    def arrive_at_a_server(self, **values):
+        self.step("arrive", waits=False, **values)
 
     @rule(intent=newest_first, gateway=some, route=some, times=st.integers(1, 3), waits=waits)
     def again(self, **values):

@@ -75,7 +75,11 @@ class Server:
         return self.no_session()
 
     def no_session(self):
-        return 404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "no such session"}}
+        return 404, self.error("no such session", -32001)
+
+    def error(self, says, code=-32000):
+        """An error that names no request, as what refuses before it has read one answers."""
+        return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": says}}
 
 
 class Tool:
@@ -188,7 +192,7 @@ class Tool:
                     return None
                 if what == "forgets":
                     return forget()
-                return STATUS[what], {"refused": what}, {"retry-after": "0"}
+                return STATUS[what], self.server.error(what) if forget else {"refused": what}, {"retry-after": "0"}
             if what in ("slow", "late") or args.get("lock"):
                 time.sleep(LATE_S if what == "late" else SLOW_S if what == "slow" else 0.02)
             result = as_result(self.effect(path, history, args, intent, key, arrived, headers))
@@ -215,7 +219,7 @@ class Tool:
             seen.call = result, headers["x-call-id"]
         status = STRICT[name] if what == "denied-409" else STATUS_AFTER.get(what, 200)
         more = {"location": "/elsewhere"} if status == 307 else {}
-        return status, result if status == 200 else {"error": what}, more
+        return status, result if status == 200 else self.server.error(what) if forget else {"error": what}, more
 
     def count_holder(self, history, args, arrived):
         with self.lock:
