@@ -170,7 +170,7 @@ impl Lane {
         if verbs.is_empty() {
             return;
         }
-        // Nobody who asks for one of them knows of another one's answer.
+        // Those who wait for them do not depend on their order.
         verbs.sort_by_key(|waiting| waiting.verb.function);
         match self.transaction(&verbs).await {
             Done::Written(rows) => {
