@@ -28,8 +28,8 @@ class Intent:
     tenant: str = "one"
     key: str = ""
     user: str = ""
-    # Whether no other tenant has this key yet.
-    is_first: bool = True
+    # Whether no other tenant has a call of this key.
+    is_alone: bool = True
     call_id: str | None = None
     asked_at: float = 0
     # Whether the last answer left open what is so.

@@ -29,7 +29,7 @@ newest_first = st.sampled_from([-1, -2, -3, -5, -8, -13, -21, -55, -144])
 QUICK = [what for what in BEHAVIOURS if what != "late"]
 one_in_two = st.sampled_from([[]] * 12 + [[what] for what in QUICK] + [["late"]] + [[a, b] for a in QUICK for b in QUICK if a == b])
 # What only an MCP server does, or means otherwise.
-of_remote = st.sampled_from([["no-session-404"], ["forgets"], ["denied-409"], ["lost"], ["refuse-404", "no-session-404"]])
+of_remote = st.sampled_from([["no-session-404"], ["forgets"], ["refuse-after"], ["lost"], ["refuse-404", "no-session-404"]])
 
 gateway_and_intent = {"gateway": some, "intent": newest_first}
 ACTS = {name: st.fixed_dictionaries(values) for name, values in {

@@ -59,11 +59,11 @@ class Run:
                 args |= {"saga": saga, "undo": f"undo-{name}"}
             session = session if tool in ("lock", "hold") else None
             twin = None
-            if tool in SHARED and not session and not saga and len(self.intents) % 4 == 3:
-                twin = next((other for other in reversed(self.intents) if other.tool == tool and not other.session and other.is_first), None)
+            if tool in SHARED and not session and not saga and args.get("business") != "" and len(self.intents) % 4 == 3:
+                twin = next((other for other in reversed(self.intents) if other.tool == tool and other.is_alone and not other.session), None)
             intent = Intent(name, tool, args, session, saga, key=name, user=self.user(len(self.intents)))
             if twin:
-                twin.is_first, intent.is_first = False, False
+                twin.is_alone, intent.is_alone = False, False
                 intent.key, intent.tenant = twin.key, "two"
                 if "business" in args:
                     args["business"] = twin.args["business"]
@@ -95,7 +95,7 @@ class Run:
         intent.call_id = answer.call_id or intent.call_id
         with self.lock:
             STEPS["requests"] += 1
-            SEEN[f"{'mcp' if route.startswith('mcp') else route if route == 'proxy' else 'http'}: {answer.kind}"] += 1
+            SEEN[f"{'mcp' if route.startswith('mcp') else 'proxy' if route.startswith('proxy') else 'http'}: {answer.kind}"] += 1
             if answer.is_done and answer.replayed:
                 SEEN["replays"] += 1
             if answer.is_done and intent.tool in REMOTE:
@@ -122,6 +122,8 @@ class Run:
             raise Broken(f"{intent.name} has an empty business field, and was executed: {answer}")
         if intent.tenant != "one" and answer.slug == "key-reused":
             raise Broken(f"{intent.name} has the key of another tenant's call, and got {answer}")
+        if intent.tenant != "one" and answer.slug == "result-unavailable" and self.promise.told.get(intent.name):
+            raise Broken(f"{intent.name}, of a tenant of whom nobody was erased, has lost its result: {answer}")
         if self.tool.mixed:
             raise Broken(f"a connection to the tool has served two tenants: {self.tool.mixed}")
         if self.tool.held_twice:

@@ -146,7 +146,7 @@ class Steps(Losses):
         intents = [self.intent("hold", session) for _ in self.world.gateways]
         for intent in intents:
             self.tool.plan(intent.name, behaviours)
-        self.gather([self.pool.submit(self.ask, intent, n, n) for n, intent in enumerate(intents)])
+        self.gather([self.pool.submit(self.ask, intent, n, n % 2) for n, intent in enumerate(intents)])
         if made := [intent.name for intent in intents if self.promise.made(intent.name)]:
             raise Broken(f"executed in a frozen session: {made}")
         act("thaw")
@@ -159,7 +159,7 @@ class Steps(Losses):
         self.again(intent, gateway, 0, times=2, waits=waits)
 
     def move(self):
-        """A gateway is stopped in good order, and the file of its calls is all that is kept."""
+        """A gateway is stopped in good order, and the log beside its file is lost."""
         if "move" not in self.world.trouble:
             return
         self.quiet()

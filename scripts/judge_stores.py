@@ -90,7 +90,7 @@ class Sqlite(World):
         self.until_ready()
 
     def move(self):
-        """The file alone, after a clean stop. What is beside it stays behind."""
+        """The file without its log, after a clean stop."""
         gateway = self.gateways[0]
         gateway.signal(signal.SIGTERM)
         # It may have come to a crash point instead.

@@ -13,10 +13,10 @@ from judge_history import History, now
 
 # What it does with one request. Those of BEFORE have no effect.
 BEFORE = ("refuse-404", "refuse-422", "busy-429", "away-503", "hang-up", "forgets")
-AFTER = ("lost", "reset", "cut", "error-500", "gateway-502", "timeout-408", "redirect-307", "denied-409", "no-session-404", "mixed-up", "slow", "late")
+AFTER = ("lost", "reset", "cut", "error-500", "gateway-502", "timeout-408", "redirect-307", "refuse-after", "no-session-404", "mixed-up", "slow", "late")
 BEHAVIOURS = (*BEFORE, *AFTER)
 STATUS = {"refuse-404": 404, "refuse-422": 422, "busy-429": 429, "away-503": 503}
-STATUS_AFTER = {"error-500": 500, "gateway-502": 502, "timeout-408": 408, "redirect-307": 307, "denied-409": 409}
+STATUS_AFTER = {"error-500": 500, "gateway-502": 502, "timeout-408": 408, "redirect-307": 307}
 # Whose refusals prove nothing, by its configuration, and how it refuses after its effect. All others tell the truth when they refuse.
 STRICT = {"strict": 409, "distant": 403}
 SLOW_S, LATE_S = 0.1, 0.9
@@ -24,8 +24,8 @@ ALWAYS = threading.Event()
 ALWAYS.set()
 
 
-class Seen:
-    """What a connection has seen: whose requests, and its last call with a usual answer."""
+class Past:
+    """What went over a connection before: whose requests, and its last call with a usual answer."""
 
     def __init__(self):
         self.tenants, self.call = set(), None
@@ -35,9 +35,11 @@ class Server:
     """The same tools behind an MCP server of the older era, whose sessions can be forgotten."""
 
     def __init__(self, tool):
-        self.tool, self.sessions, self.kept = tool, set(), set()
+        self.tool, self.sessions = tool, set()
+        # Those of which it has said that they are not there. They stay.
+        self.kept = set()
 
-    def answer(self, line, method, headers, body, seen):
+    def answer(self, line, method, headers, body, past):
         if method != "POST":
             return 405 if method == "GET" else 200, {}
         message = json.loads(body)
@@ -57,7 +59,7 @@ class Server:
         params = message["params"]
         headers["idempotency-key"] = params.get("_meta", {}).get("dev.oncegate/idempotency-key")
         as_result = lambda result: self.says(message, {"content": [], "structuredContent": result, "isError": False})
-        return self.tool.work(line, f"/{params['name']}", headers, params["arguments"], seen, self.forget, as_result)
+        return self.tool.work(line, f"/{params['name']}", headers, params["arguments"], past, self.forget, as_result)
 
     def says(self, message, result):
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
@@ -121,14 +123,14 @@ class Tool:
             line.settimeout(30)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             reader = line.makefile("rb")
-            seen = Seen()
+            past = Past()
             try:
-                while self.one(line, reader, is_held, seen):
+                while self.one(line, reader, is_held, past):
                     pass
             except (OSError, ValueError):
                 pass
 
-    def one(self, line, reader, is_held, seen):
+    def one(self, line, reader, is_held, past):
         head = reader.readline().split()
         if len(head) < 3:
             return False
@@ -142,7 +144,7 @@ class Tool:
         body = reader.read(int(headers.get("content-length", 0)))
         is_held.wait(10)
         if path == "/mcp":
-            answer = self.server.answer(line, method, headers, body, seen)
+            answer = self.server.answer(line, method, headers, body, past)
             is_held.wait(10)
             return bool(answer) and self.say(line, *answer)
         if method == "GET":
@@ -150,26 +152,26 @@ class Tool:
             return self.say(line, 200 if found else 404, found or {"none": True})
         if headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
-        answer = self.work(line, path, headers, json.loads(body), seen)
+        answer = self.work(line, path, headers, json.loads(body), past)
         is_held.wait(10)
         return bool(answer) and self.say(line, *answer)
 
-    def work(self, line, path, headers, args, seen, forget=None, as_result=lambda result: result):
+    def work(self, line, path, headers, args, past, forget=None, as_result=lambda result: result):
         """Does what a request asks for. `forget`: for a tool of an MCP server, which then knows no session any more."""
         arrived = now()
         with self.lock:
             self.requests += 1
             self.at_work += 1
-            seen.tenants.add(args.get("whose", TENANTS[0]))
-            if len(seen.tenants) > 1:
+            past.tenants.add(args.get("whose", TENANTS[0]))
+            if len(past.tenants) > 1:
                 self.mixed = self.mixed or path
         try:
-            return self.execute(line, path, headers, args, arrived, seen, forget, as_result)
+            return self.execute(line, path, headers, args, arrived, past, forget, as_result)
         finally:
             with self.lock:
                 self.at_work -= 1
 
-    def execute(self, line, path, headers, args, arrived, seen, forget, as_result):
+    def execute(self, line, path, headers, args, arrived, past, forget, as_result):
         """Status, body and headers of the answer; nothing if the line ends."""
         intent, key = args["intent"], headers.get("idempotency-key")
         # What an earlier run has left open belongs to another history.
@@ -178,9 +180,9 @@ class Tool:
         with self.lock:
             what = self.plans[intent].pop(0) if self.plans[intent] else "ok"
             name = path.strip("/").split("/")[0]
-            if what == "denied-409" and name not in STRICT or what in ("no-session-404", "forgets") and not forget:
+            if what == "refuse-after" and name not in STRICT or what in ("no-session-404", "forgets") and not forget:
                 what = "ok"
-            if what == "mixed-up" and seen.call is None:
+            if what == "mixed-up" and past.call is None:
                 what = "lost"
             self.did[what] += 1
         if args.get("lock"):
@@ -213,11 +215,11 @@ class Tool:
         if what == "no-session-404":
             return self.server.deny(headers["mcp-session-id"])
         if what == "mixed-up":
-            other, call_id = seen.call
+            other, call_id = past.call
             return 200, other, {"x-call-id": call_id}
         if what == "ok" and headers.get("x-call-id"):
-            seen.call = result, headers["x-call-id"]
-        status = STRICT[name] if what == "denied-409" else STATUS_AFTER.get(what, 200)
+            past.call = result, headers["x-call-id"]
+        status = STRICT[name] if what == "refuse-after" else STATUS_AFTER.get(what, 200)
         more = {"location": "/elsewhere"} if status == 307 else {}
         return status, result if status == 200 else self.server.error(what) if forget else {"error": what}, more
 

@@ -371,7 +371,7 @@ impl Downstream {
         }
     }
 
-    /// Sends a request when it is awaited, and only through the gate. Also says which calls its connection may have sent.
+    /// Sends a request when it is awaited, and only through the gate. Also says which calls the connections of its pool have sent.
     fn reply(
         &self,
         endpoint: &Endpoint,

@@ -26,7 +26,7 @@ const MAX_CLIENTS: usize = 1_000;
 /// Most connections of one pool that wait for their next use: each keeps a file open.
 const MAX_IDLE: usize = 64;
 /// Most sent calls that are remembered for one pool.
-const MAX_SENT: usize = 64;
+const MAX_SENT: usize = 1_024;
 
 /// The party that uses a connection.
 ///
@@ -90,7 +90,7 @@ struct Pooled {
     agreed: Option<(Settings, Arc<Agreed>)>,
 }
 
-/// The newest calls of a pool, oldest first. An exchange keeps them while its pool is closed.
+/// The newest calls of a pool, oldest first. An exchange keeps them even after its pool was closed.
 #[derive(Clone, Default)]
 pub(super) struct Sent(Arc<Mutex<VecDeque<CallId>>>);
 

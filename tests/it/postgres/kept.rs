@@ -16,7 +16,7 @@ use crate::stores::contract::{
     ME, arrival, at, claimed, ended, long_leases, open_postgres, open_postgres_at_pace, replaced,
 };
 use crate::support::line::Line;
-use crate::support::postgres::{Postgres, connect, place};
+use crate::support::postgres::{Postgres, connect, lock_of, place};
 use crate::support::{PATIENCE, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +143,7 @@ async fn claims_that_wait_in_a_postgres_for_a_third_name_are_no_deadlock() {
     let holder = connect(server.port).await.expect("a connection");
     for n in 0..5 {
         let [a, b, third] = ["a", "b", "third"].map(|name| format!("{name}{n}"));
-        let key = i64::from_be_bytes(name_of(&third).0.as_chunks().0[0]);
+        let key = lock_of(&name_of(&third));
         let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({key})");
         holder.batch_execute(&lock).await.expect("locked");
         let mut claims = JoinSet::new();
@@ -152,8 +152,12 @@ async fn claims_that_wait_in_a_postgres_for_a_third_name_are_no_deadlock() {
             let store = store.clone();
             claims.spawn(async move { store.claim(&change, &[]).await });
         }
-        // Both wait. The server gives up after a second.
-        sleep(Duration::from_millis(200)).await;
+        // The server gives up after a second.
+        until("both wait", async || {
+            let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+            server.ask(sql).await[0].get::<_, i64>(0) == 2
+        })
+        .await;
         holder.batch_execute("ROLLBACK").await.expect("free");
         let mut won = 0;
         for claim in claims.join_all().await {

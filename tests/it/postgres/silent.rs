@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{folder, pair, refused};
 use crate::stores::contract::{ME, arrival, claimed, open_postgres};
-use crate::support::postgres::Postgres;
+use crate::support::postgres::{Postgres, lock_of};
 use crate::support::{PATIENCE, until};
 
 /// Claims until the store says whose the call is.
@@ -129,8 +129,7 @@ async fn a_stopped_backend_of_postgres_keeps_its_names_alone() {
     claimed(&stopped, &arrival("before", "S", 0, ME)).await;
     // As a process that the kernel does not run: it has the locks of a name.
     let held = arrival("held", "S", 1, ME);
-    let [first, second] = [0, 1].map(|half| held.record.intent.lookup.0.as_chunks().0[half]);
-    let lookup = i64::from_be_bytes(first) ^ i64::from_be_bytes(second);
+    let lookup = lock_of(&held.record.intent.lookup);
     let holder = crate::support::postgres::connect(server.port)
         .await
         .expect("a connection");

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use oncegate::core::key::Lookup;
 use oncegate::store::postgres::tokio_postgres;
 use oncegate::store::postgres::tokio_postgres::{NoTls, Row};
 use tempfile::TempDir;
@@ -331,6 +332,12 @@ impl Drop for Postgres {
 }
 
 /// A connection of a superuser.
+/// The key of the lock of a name, as a transaction of the store takes it.
+pub fn lock_of(name: &Lookup) -> i64 {
+    let [first, second] = [0, 1].map(|half| name.0.as_chunks().0[half]);
+    i64::from_be_bytes(first) ^ i64::from_be_bytes(second)
+}
+
 pub async fn connect(port: u16) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
     let url = format!("postgres://admin@127.0.0.1:{port}/postgres");
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;

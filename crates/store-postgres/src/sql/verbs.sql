@@ -1,5 +1,5 @@
--- The verbs that write, as functions. They compare and write what they are told; the rules are in the gateway. One call of one
--- is one statement of a transaction whose locks were taken before (lock_1), in one order for all gateways. READ COMMITTED: each
+-- The verbs that write, as functions. They compare and write what they are told; the rules are in the gateway. They are
+-- called by statements of a transaction whose locks were taken before (lock_1), in one order for all gateways. READ COMMITTED: each
 -- statement in a function has a snapshot of its own, taken after the locks. A function whose arguments change gets another
 -- number, so that two versions of the gateway work side by side.
 -- They run with the rights of their owner (@secure@ below), so that the gateway's role can neither create nor delete anything.
@@ -45,10 +45,11 @@ BEGIN
   RETURN coalesce(identity() = p_server || ' ' || p_epoch || ' ' || p_standbys, false);
 END $$;
 
--- The same, as it was when the transaction had its locks.
+-- The same, as it was when the transaction had its locks. A setting of the server may have changed since.
 CREATE FUNCTION was_known(p_server bigint, p_standbys text, p_epoch uuid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  RETURN coalesce(current_setting('oncegate.locked', true) = p_server || ' ' || p_epoch || ' ' || p_standbys, false);
+  RETURN coalesce(current_setting('oncegate.locked', true) = p_server || ' ' || p_epoch || ' ' || p_standbys
+    AND current_setting('synchronous_standby_names') = p_standbys, false);
 END $$;
 
 -- An answer with a stored call. 'gone': there is no such call; 'half': a part of it is missing.
@@ -265,7 +266,7 @@ BEGIN
   IF NOT FOUND THEN a := stored('changed', p_call); RETURN; END IF;
   IF s.version <> p_was_version OR s.attempt <> p_was_attempt OR s.fencing IS DISTINCT FROM p_was_fencing THEN
     IF s.progress <> p_progress OR s.result IS DISTINCT FROM p_result THEN a := stored('changed', p_call); RETURN; END IF;
-    IF p_epoch IS NOT NULL AND NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
+    IF p_epoch IS NOT NULL AND NOT is_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
     UPDATE states SET version = version WHERE call_id = p_call;
     a := stored('done', p_call); RETURN;
   END IF;
@@ -278,7 +279,7 @@ BEGIN
       a.word := 'gone'; RETURN;
     END IF;
   END IF;
-  IF p_epoch IS NOT NULL AND NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
+  IF p_epoch IS NOT NULL AND NOT is_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
   IF now_us() > p_latest THEN a := stored('late', p_call); a.at := now_us(); RETURN; END IF;
   IF p_admission IS NOT NULL THEN
     a := admit(p_call, p_session, p_admission);
