@@ -64,7 +64,7 @@ class Run:
             intent = Intent(name, tool, args, session, saga, key=name, user=self.user(len(self.intents)))
             if twin:
                 twin.is_alone, intent.is_alone = False, False
-                intent.key, intent.tenant = twin.key, "two"
+                intent.key, intent.tenant = twin.key, TENANTS[1]
                 if "business" in args:
                     args["business"] = twin.args["business"]
             if tool in (*KEYLESS, "order"):
@@ -82,7 +82,7 @@ class Run:
         """One request, and what its answer means for the promise and for the history."""
         gateway, routes = self.gateway(gateway), ROUTES[intent.tool]
         # Without a key other arguments are another intent. Two tenants that share a key never send other ones.
-        variant = 0 if intent.tool in (*KEYLESS, "zip") or intent.tenant != "one" else variant
+        variant = 0 if intent.tool in (*KEYLESS, "zip") or intent.tenant != TENANTS[0] else variant
         route = routes[route % len(routes)]
         if fencing == "newest":
             fencing = self.newest.get(intent.session)
@@ -120,9 +120,9 @@ class Run:
             raise Broken(f"{intent.name}, asked with other arguments, got {whole}")
         if intent.args.get("business") == "" and self.promise.made(intent.name):
             raise Broken(f"{intent.name} has an empty business field, and was executed: {answer}")
-        if intent.tenant != "one" and answer.slug == "key-reused":
+        if intent.tenant != TENANTS[0] and answer.slug == "key-reused":
             raise Broken(f"{intent.name} has the key of another tenant's call, and got {answer}")
-        if intent.tenant != "one" and answer.slug == "result-unavailable" and self.promise.told.get(intent.name):
+        if intent.tenant != TENANTS[0] and answer.slug == "result-unavailable" and self.promise.told.get(intent.name):
             raise Broken(f"{intent.name}, of a tenant of whom nobody was erased, has lost its result: {answer}")
         if self.tool.mixed:
             raise Broken(f"a connection to the tool has served two tenants: {self.tool.mixed}")

@@ -98,7 +98,6 @@ class Sqlite(World):
             for ending in ("-wal", "-shm"):
                 (self.data / f"oncegate.db{ending}").unlink(missing_ok=True)
         gateway.start()
-        said = ""
         until = time.monotonic() + READY_S
         while not gateway.is_ready() and time.monotonic() < until:
             said = str(gateway.ask("GET", "/readyz")[2])

@@ -113,18 +113,9 @@ impl Calls for Postgres {
             .chain(&change.takes.lookups);
         let mut locks = row::locks(change, lookups, &change.takes.replaced);
         locks.extend(session::locks(change));
-        let function = REPLACE;
         let key = row::bytes_of(intent.call_id);
-        let answer = server
-            .run_guarded(
-                Some(&key),
-                Verb {
-                    function,
-                    params,
-                    locks,
-                },
-            )
-            .await?;
+        let verb = Verb::new(REPLACE, params, locks);
+        let answer = server.run_guarded(Some(&key), verb).await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {
             return Ok(Replaced::Denied(denied));
@@ -306,17 +297,8 @@ impl Postgres {
         locks.extend(session::locks(change));
         let session = (!intent.session_id.is_empty()).then(|| session_of(change));
         let key = session.unwrap_or(intent.lookup.0);
-        let function = CLAIM;
-        let answer = server
-            .run_guarded(
-                Some(&key),
-                Verb {
-                    function,
-                    params,
-                    locks,
-                },
-            )
-            .await?;
+        let verb = Verb::new(CLAIM, params, locks);
+        let answer = server.run_guarded(Some(&key), verb).await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {
             return Ok(Claimed::Denied(denied));

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use oncegate::core::timings::Timings;
+use oncegate::store::postgres::Postgres as Store;
 use oncegate::store::{Calls as _, Claimed, Error, Health as _, LOST_DATA, LossRecovery as _};
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::{folder, refused};
 use crate::redis::pause::says_nothing_while_it_settles;
@@ -159,20 +161,25 @@ async fn while_a_postgres_settles_nothing_is_said_of_a_call_that_is_not_there() 
     .await;
 }
 
-/// Between two inspections, with no connection that breaks.
+/// A store that is ready, and is not inspected again unless a connection breaks or an answer looks wrong.
+async fn between_inspections(place: &str, folder: &TempDir) -> Store {
+    let pace = Timings {
+        redis_look_every: Duration::from_secs(3_600),
+        ..long_leases()
+    };
+    let store = open_postgres_at_pace(place, folder.path(), pace).await;
+    until("it is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    store
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_claimed_in_a_postgres_whose_data_another_gateway_has_judged_otherwise() {
     for judged in ["lost = 'a test'", "epoch = gen_random_uuid()"] {
         let (folder, place) = (folder(), place().await);
-        let pace = Timings {
-            redis_look_every: Duration::from_secs(3_600),
-            ..long_leases()
-        };
-        let store = open_postgres_at_pace(&place, folder.path(), pace).await;
-        until("it is ready", async || {
-            store.readiness().await.reasons.is_empty()
-        })
-        .await;
+        let store = between_inspections(&place, &folder).await;
         let before = arrival("before", "S", 0, ME);
         let running = claimed(&store, &before).await;
         run_in(&place, &format!("UPDATE ledger SET {judged}")).await;
@@ -186,19 +193,10 @@ async fn nothing_is_claimed_in_a_postgres_whose_data_another_gateway_has_judged_
     }
 }
 
-/// Between two inspections, with no connection that breaks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_in_a_postgres_that_another_gateway_has_closed_does_not_come_back_empty() {
     let (folder, place) = (folder(), place().await);
-    let pace = Timings {
-        redis_look_every: Duration::from_secs(3_600),
-        ..brisk()
-    };
-    let store = open_postgres_at_pace(&place, folder.path(), pace).await;
-    until("it is ready", async || {
-        store.readiness().await.reasons.is_empty()
-    })
-    .await;
+    let store = between_inspections(&place, &folder).await;
     let names = [arrival("k", "S", 0, ME).record.intent.lookup];
     assert_eq!(store.holders(&names).await.expect("an answer"), []);
     run_in(&place, "UPDATE ledger SET lost = 'a test'").await;

@@ -2,7 +2,7 @@
 //!
 //! All verbs that wait for a lane become one transaction, which is sent as a whole: its locks in one order, the verbs, and the
 //! commit. So a commit is shared, no lock is held during a round trip, and two transactions never wait for each other in a
-//! circle. One statement calls a function for several verbs: a statement has a price of its own. If one verb fails, nothing of
+//! circle. One statement calls a function for several verbs, because each statement costs the server time of its own. If one verb fails, nothing of
 //! the transaction was done, and each of its verbs gets a transaction of its own.
 
 use std::collections::BTreeMap;
@@ -62,15 +62,13 @@ impl Lock {
 /// A verb that writes: a function of `verbs.sql` with one row as its answer.
 pub(crate) struct Verb {
     pub(crate) function: &'static str,
-    /// Each verb of a function has as many.
+    /// All verbs of a function have the same number of these.
     pub(crate) params: Vec<Param>,
     pub(crate) locks: Vec<Lock>,
 }
 
 impl Verb {
-    /// A verb that needs no lock.
-    pub(crate) fn plain(function: &'static str, params: Vec<Param>) -> Self {
-        let locks = Vec::new();
+    pub(crate) fn new(function: &'static str, params: Vec<Param>, locks: Vec<Lock>) -> Self {
         Self {
             function,
             params,
@@ -78,14 +76,14 @@ impl Verb {
         }
     }
 
+    /// A verb that needs no lock.
+    pub(crate) fn plain(function: &'static str, params: Vec<Param>) -> Self {
+        Self::new(function, params, Vec::new())
+    }
+
     /// A verb about what this id names.
     pub(crate) fn about(id: &[u8; 16], function: &'static str, params: Vec<Param>) -> Self {
-        let locks = vec![Lock::alone(id)];
-        Self {
-            function,
-            params,
-            locks,
-        }
+        Self::new(function, params, vec![Lock::alone(id)])
     }
 }
 

@@ -242,13 +242,7 @@ impl Postgres {
         params.extend(params![ids, versions, names, holders, recent]);
         // Before they are gone, because nothing is lost then.
         self.server.memory.forgot(&calls);
-        let function = FORGET;
-        self.deleted(Verb {
-            function,
-            params,
-            locks,
-        })
-        .await
+        self.deleted(Verb::new(FORGET, params, locks)).await
     }
 
     /// Runs a verb of cleanup. Answers how much it deleted.

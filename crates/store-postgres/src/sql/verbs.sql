@@ -200,6 +200,7 @@ CREATE FUNCTION claim_1(
 DECLARE h uuid; n uuid;
 BEGIN
   IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
+  -- Where no call holds a name this claim was not committed before, either.
   PERFORM FROM names WHERE lookup = ANY (p_names);
   IF FOUND THEN
     IF EXISTS (SELECT FROM states WHERE call_id = p_call AND version = p_version AND attempt = p_attempt) THEN
