@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 use self::row::{record, record_at, select};
 use self::session::{denied, session_of};
-use super::link::params;
-use super::server::{get, unexpected, unreadable};
+use super::server::{get, signed, unexpected, unreadable};
 use super::store::Postgres;
 use crate::link::lanes::Verb;
+use crate::link::rows::ChangeRow;
 use oncegate_rules::call::Change;
 use oncegate_rules::key::Lookup;
 use oncegate_rules::record::{CallId, Holder, Record, State};
@@ -28,7 +28,7 @@ use oncegate_store::{
 const CLAIM: &str = "claim_1";
 const REPLACE: &str = "replace_1";
 /// That no call holds a name is an answer only of the server that was inspected: another one may have older data.
-const HOLDERS: &str = "SELECT CASE WHEN h.call_id IS NULL THEN is_known($2, $3, $4) END, h.lookups,
+const HOLDERS: &str = "SELECT CASE WHEN h.call_id IS NULL THEN is_known($2) END, h.lookups,
       c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, h.call_id
     FROM (VALUES (1)) one LEFT JOIN (SELECT n.call_id, array_agg(u.lookup ORDER BY nth) AS lookups, min(nth) AS first
       FROM unnest($1::uuid[]) WITH ORDINALITY u (lookup, nth) JOIN names n USING (lookup) GROUP BY n.call_id) h ON true
@@ -80,41 +80,32 @@ impl Calls for Postgres {
         if begins {
             server.status.must_be_open()?;
         }
-        let needed = row::ids(intent.all_lookups().filter(|_| runs));
-        let takes = row::ids(&change.takes.lookups);
-        let mut params = server.guard(begins);
-        params.extend(params![needed, takes.clone()]);
-        params.extend(row::givers(&change.takes.replaced, &takes));
-        params.extend(params![
-            intent.call_id.0,
-            Uuid::from_bytes(session_of(change)),
-            crate::server::signed(expected.version),
-            expected.attempt.id.0,
-            expected.fencing.map(crate::server::signed),
-        ]);
-        params.extend(row::state(record));
+        let lookups = || intent.all_lookups().filter(|_| runs);
+        let (needed, takes) = (row::ids(lookups()), row::ids(&change.takes.lookups));
         let erases = change.erases.is_some();
         let writes_intent = runs || erases;
-        params.extend(params![
-            writes_intent.then(|| codec::intent(intent)),
-            writes_intent.then(|| intent.args.to_vec()),
-        ]);
-        params.extend(row::bytes(change));
-        params.extend(params![server.conditions(change)?]);
-        params.extend(session::releases(change));
-        params.extend(params![
-            erases.then(|| row::lists(intent)),
-            record.similar_to.map(|similar| similar.0),
-            server.latest_begin(record),
-        ]);
-        let lookups = intent
-            .all_lookups()
-            .filter(|_| runs)
-            .chain(&change.takes.lookups);
+        let mut row = ChangeRow {
+            known: begins.then(|| server.known()),
+            names: (!needed.is_empty()).then_some(needed),
+            givers: row::givers(&change.takes.replaced, &takes),
+            takes: (!takes.is_empty()).then_some(takes),
+            lists: erases.then(|| row::lists(intent)),
+            was_version: signed(expected.version),
+            was_attempt: expected.attempt.id.0,
+            was_fencing: expected.fencing.map(signed),
+            similar_to: record.similar_to.map(|similar| similar.0),
+            intent: writes_intent.then(|| codec::intent(intent)),
+            args: writes_intent.then(|| intent.args.to_vec()),
+            conditions: server.conditions(change)?,
+            latest: server.latest_begin(record),
+            ..row::written(change)
+        };
+        session::release(change, &mut row);
+        let lookups = lookups().chain(&change.takes.lookups);
         let mut locks = row::locks(change, lookups, &change.takes.replaced);
         locks.extend(session::locks(change));
         let key = row::bytes_of(intent.call_id);
-        let verb = Verb::new(REPLACE, params, locks);
+        let verb = Verb::row(REPLACE, row, locks);
         let answer = server.run_guarded(Some(&key), verb).await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {
@@ -141,9 +132,7 @@ impl Calls for Postgres {
 
     async fn holders(&self, lookups: &[Lookup]) -> Result<Vec<Holder>> {
         let server = &self.server;
-        let (asked, seen) = (row::ids(lookups), server.seen());
-        let params: [&(dyn ToSql + Sync); 4] =
-            [&asked, &seen.started_us, &seen.standby_names, &seen.epoch];
+        let params: [&(dyn ToSql + Sync); 2] = [&row::ids(lookups), &server.known()];
         let rows = server.calls.ask(HOLDERS, &params).await?;
         match rows
             .first()
@@ -273,40 +262,36 @@ impl Postgres {
         server.status.must_be_open()?;
         let intent = &record.intent;
         let epoch = server.memory.epoch().unwrap_or_default().to_string();
-        let is_listed = server.known.has(&epoch, &intent.tenant, &intent.tool);
+        let is_listed = server.tools.has(&epoch, &intent.tenant, &intent.tool);
         let lookups = row::ids(intent.all_lookups());
-        let mut params = server.guard(true);
-        params.extend(params![lookups.clone()]);
-        params.extend(row::givers(replaced, &lookups));
-        params.extend(params![
-            intent.call_id.0,
-            intent.created_at.as_microsecond(),
-            row::lists(intent),
-            Uuid::from_bytes(session_of(change)),
-            (!is_listed).then(|| intent.tenant.clone()),
-            intent.tool.clone(),
-        ]);
-        params.extend(row::state(record));
-        params.extend(params![codec::intent(intent), intent.args.to_vec()]);
-        params.extend(row::bytes(change));
-        params.extend(params![
-            server.conditions(change)?,
-            server.latest_begin(record)
-        ]);
+        let row = ChangeRow {
+            known: Some(server.known()),
+            givers: row::givers(replaced, &lookups),
+            names: Some(lookups),
+            created_at: intent.created_at.as_microsecond(),
+            lists: Some(row::lists(intent)),
+            tenant: (!is_listed).then(|| intent.tenant.clone()),
+            tool: (!is_listed).then(|| intent.tool.clone()),
+            intent: Some(codec::intent(intent)),
+            args: Some(intent.args.to_vec()),
+            conditions: server.conditions(change)?,
+            latest: server.latest_begin(record),
+            ..row::written(change)
+        };
         let mut locks = row::locks(change, intent.all_lookups(), replaced);
         locks.extend(session::locks(change));
         let session = (!intent.session_id.is_empty()).then(|| session_of(change));
         let key = session.unwrap_or(intent.lookup.0);
-        let verb = Verb::new(CLAIM, params, locks);
+        let verb = Verb::row(CLAIM, row, locks);
         let answer = server.run_guarded(Some(&key), verb).await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {
             return Ok(Claimed::Denied(denied));
         }
         match word {
-            "done" => {
+            "new" | "done" => {
                 let record = self.written(change, &answer).await?;
-                server.known.learn(&epoch, &intent.tenant, &intent.tool);
+                server.tools.learn(&epoch, &intent.tenant, &intent.tool);
                 Ok(Claimed::Yours(record))
             }
             "late" => {

@@ -124,8 +124,8 @@ impl Postgres {
     async fn write_document(&self, document: &Document, is_guarded: bool) -> Result<Put> {
         let document = document.to_the_microsecond();
         let digest = document.digest();
-        let mut params = self.server.guard(is_guarded);
-        params.extend(params![
+        let params = params![
+            is_guarded.then(|| self.server.known()),
             Uuid::from_bytes(digest),
             document.kind.as_str(),
             document.tenant.clone().into_bytes(),
@@ -136,7 +136,7 @@ impl Postgres {
             document.due_at.map(Timestamp::as_microsecond),
             document.retain_until.map(Timestamp::as_microsecond),
             document.body.to_vec(),
-        ]);
+        ];
         let verb = Verb::about(&digest, PUT, params);
         let answer = self.server.run_guarded(Some(&digest), verb).await?;
         match get(&answer, 0)? {

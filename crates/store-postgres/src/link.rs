@@ -1,6 +1,7 @@
 //! Connections: made with their limits, asked, and given up when the server is silent.
 
 pub(crate) mod lanes; // few connections over which all callers write
+pub(crate) mod rows; // rows that functions take
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -66,7 +67,7 @@ impl Dialer {
         let options = format!(
             "-c search_path={schema} -c lock_timeout=1000 -c statement_timeout=5000 \
              -c idle_in_transaction_session_timeout=5000 -c plan_cache_mode=force_generic_plan \
-             -c client_min_messages=warning -c oncegate.connection={mark}"
+             -c jit=off -c client_min_messages=warning -c oncegate.connection={mark}"
         );
         Ok(Self {
             config: settings.target.config(&options),
@@ -210,7 +211,7 @@ fn tls(settings: &Settings) -> Result<ClientConfig, OpenError> {
 /// One connection. Ends when it is dropped.
 pub(crate) struct Link {
     pub(crate) client: Client,
-    statements: Mutex<HashMap<(&'static str, usize), Statement>>,
+    statements: Mutex<HashMap<&'static str, Statement>>,
     warnings: Arc<AtomicU64>,
     driver: JoinHandle<()>,
 }
@@ -221,31 +222,28 @@ impl Link {
         &self,
         sql: &'static str,
     ) -> Result<Statement, tokio_postgres::Error> {
-        self.prepared((sql, 0), || sql.into()).await
+        self.prepared(sql, || sql.into()).await
     }
 
-    /// The statement that calls a function several times, with so many values each time. Each call answers one row.
+    /// The statement that calls a function with so many values.
     pub(crate) async fn call(
         &self,
         function: &'static str,
-        times: usize,
         values: usize,
     ) -> Result<Statement, tokio_postgres::Error> {
-        let call = |nth: usize| {
-            let values = (1..=values).map(|value| format!("${}", nth * values + value));
-            let values: Vec<_> = values.collect();
+        let text = || {
+            let values: Vec<_> = (1..=values).map(|value| format!("${value}")).collect();
             format!("SELECT * FROM {function}({})", values.join(", "))
         };
-        let text = || (0..times).map(call).collect::<Vec<_>>().join(" UNION ALL ");
-        self.prepared((function, times), text).await
+        self.prepared(function, text).await
     }
 
     async fn prepared(
         &self,
-        name: (&'static str, usize),
+        name: &'static str,
         sql: impl FnOnce() -> String,
     ) -> Result<Statement, tokio_postgres::Error> {
-        if let Some(known) = lock(&self.statements).get(&name) {
+        if let Some(known) = lock(&self.statements).get(name) {
             return Ok(known.clone());
         }
         let statement = self.client.prepare(&sql()).await?;

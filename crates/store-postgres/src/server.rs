@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::link::{Dialer, Param, Slot, params};
+use super::link::{Dialer, Slot, params};
 use super::target::{Schema, Target};
 use crate::link::lanes::{Lanes, Verb};
 use crate::loss::memory::Memory;
@@ -51,7 +51,8 @@ pub(crate) struct Server {
     pub(crate) clock: StoreClock,
     /// The highest fencing token before the last accepted loss.
     pub(crate) accepted_token: AtomicU64,
-    pub(crate) known: Known,
+    /// The tools that are listed.
+    pub(crate) tools: Known,
     /// How much longer a lease is than its deadline.
     lease_margin: Duration,
     beating: tokio::sync::Mutex<()>,
@@ -80,7 +81,7 @@ impl Server {
             identity: RwLock::default(),
             clock: StoreClock::default(),
             accepted_token: 0.into(),
-            known: Known::default(),
+            tools: Known::default(),
             lease_margin,
             beating: tokio::sync::Mutex::default(),
         }
@@ -111,13 +112,11 @@ impl Server {
         read(&self.identity).clone().unwrap_or_default()
     }
 
-    /// The first values of a verb that only the inspected server may carry out.
-    ///
-    /// `is_guarded`: false for a verb that any server may carry out.
-    pub(crate) fn guard(&self, is_guarded: bool) -> Vec<Param> {
+    /// What was inspected last, as `identity` of `verbs.sql` says it, for a verb that only this server may carry out.
+    pub(crate) fn known(&self) -> String {
         let seen = self.seen();
-        let epoch = is_guarded.then_some(seen.epoch);
-        params![seen.started_us, seen.standby_names, epoch]
+        let (server, epoch, standbys) = (seen.started_us, seen.epoch, seen.standby_names);
+        format!("{server} {epoch} {standbys}")
     }
 
     /// Closes the store because the server is not the one that was inspected.
@@ -147,9 +146,8 @@ impl Server {
         let _one_at_a_time = self.beating.lock().await;
         let memory = &self.memory;
         memory.state().live.begin_beat();
-        let mut params = self.guard(true);
-        let (known, token) = (signed(memory.beat()), signed(memory.covered_token()));
-        params.extend(params![memory.name(), known, token]);
+        let (beat, token) = (signed(memory.beat()), signed(memory.covered_token()));
+        let params = params![self.known(), memory.name(), beat, token];
         let row = self.run(None, Verb::plain(BEAT, params)).await?;
         let (word, beat): (&str, Option<i64>) = (get(&row, 0)?, get(&row, 1)?);
         if let (true, Some(beat)) = (word == "done", beat) {

@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::session::session_of;
 use crate::link::lanes::Lock;
-use crate::link::{Param, params};
+use crate::link::rows::{ChangeRow, Giver};
 use crate::server::{get, signed, unreadable};
 use oncegate_rules::call::Change;
 use oncegate_rules::key::Lookup;
@@ -79,21 +80,19 @@ pub(crate) fn ids<'a>(lookups: impl IntoIterator<Item = &'a Lookup>) -> Vec<Uuid
         .collect()
 }
 
-/// The calls whose lookup keys a call takes: ids, versions, attempts, and the lists of the keys that lose their lookup keys.
-pub(crate) fn givers(givers: &[Record], taken: &[Uuid]) -> Vec<Param> {
-    let list = |giver: &Record| {
+/// The calls whose lookup keys a call takes. One that loses the lookup key of its key is listed by that from then on.
+pub(crate) fn givers(givers: &[Record], taken: &[Uuid]) -> Option<Vec<Giver>> {
+    let giver = |giver: &Record| {
         let intent = &giver.intent;
         let is_taken = taken.contains(&Uuid::from_bytes(intent.lookup.0));
-        is_taken.then(|| search::by_key(&intent.tenant, &intent.key))
+        Giver {
+            call_id: intent.call_id.0,
+            version: signed(giver.version),
+            attempt: giver.attempt.id.0,
+            list: is_taken.then(|| search::by_key(&intent.tenant, &intent.key)),
+        }
     };
-    let of = |value: fn(&Record) -> Uuid| -> Vec<Uuid> { givers.iter().map(value).collect() };
-    let versions: Vec<i64> = givers.iter().map(|giver| signed(giver.version)).collect();
-    params![
-        of(|giver| giver.intent.call_id.0),
-        versions,
-        of(|giver| giver.attempt.id.0),
-        givers.iter().map(list).collect::<Vec<Option<i64>>>(),
-    ]
+    (!givers.is_empty()).then(|| givers.iter().map(giver).collect())
 }
 
 /// The lists of a new call: tool, trace, user, saga, and that of its key if no lookup key made of the key finds it.
@@ -110,29 +109,26 @@ pub(crate) fn lists(intent: &Intent) -> Vec<Option<i64>> {
     ]
 }
 
-/// The columns of a call that change, but its bytes.
-pub(crate) fn state(record: &Record) -> Vec<Param> {
-    let columns = StateColumns::of(record);
-    let list = search::list(&record.intent.tenant, Index::State(record.state.as_str()));
-    params![
-        i16::from(columns.state),
-        signed(record.version),
-        record.attempt.id.0,
-        columns.due_at,
-        columns.tool.map(str::to_owned),
-        list,
-        record.retain_until.map(Timestamp::as_microsecond),
-    ]
-}
-
-/// The bytes of a change: progress, entry and result.
-pub(crate) fn bytes(change: &Change) -> Vec<Param> {
+/// The row of a change, with what each claim and each change writes.
+pub(crate) fn written(change: &Change) -> ChangeRow {
     let record = &change.record;
-    params![
-        codec::progress(record),
-        codec::entry(&change.entry, &record.intent),
-        record.state.stored().map(|result| result.to_vec()),
-    ]
+    let columns = StateColumns::of(record);
+    let intent = &record.intent;
+    ChangeRow {
+        call_id: intent.call_id.0,
+        session: Uuid::from_bytes(session_of(change)),
+        state: i16::from(columns.state),
+        version: signed(record.version),
+        attempt: record.attempt.id.0,
+        due_at: columns.due_at,
+        searched: columns.tool.map(str::to_owned),
+        by_state: search::list(&intent.tenant, Index::State(record.state.as_str())),
+        retain_until: record.retain_until.map(Timestamp::as_microsecond),
+        progress: codec::progress(record),
+        entry: codec::entry(&change.entry, intent),
+        result: record.state.stored().map(|result| result.to_vec()),
+        ..ChangeRow::default()
+    }
 }
 
 /// The locks of a change: its call, the lookup keys that it needs, and the calls that give lookup keys up.

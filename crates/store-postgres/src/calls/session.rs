@@ -7,14 +7,14 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::link::lanes::Lock;
-use crate::link::{Param, params};
-use crate::server::{Server, get, unreadable};
+use crate::link::rows::{ChangeRow, Conditions};
+use crate::server::{Server, get, signed, unreadable};
 use oncegate_rules::call::Change;
 use oncegate_rules::record::CallId;
-use oncegate_rules::session::{Admission, Denied, Lock as SessionLock, Token};
+use oncegate_rules::session::{Admission, Denied, LINE_ENTRY, Line, Lock as SessionLock, Token};
 use oncegate_store::Result;
 use oncegate_store::search::{group_key, session_key};
-use oncegate_store::shared::conditions;
+use oncegate_store::shared::conditions::{latest_clock, micros};
 
 /// The key of the session of a change.
 pub(crate) fn session_of(change: &Change) -> [u8; 16] {
@@ -23,17 +23,42 @@ pub(crate) fn session_of(change: &Change) -> [u8; 16] {
 }
 
 impl Server {
-    /// The conditions of a change as JSON for `admit` in `verbs.sql`; `None` if it has none.
-    pub(crate) fn conditions(&self, change: &Change) -> Result<Option<String>> {
-        let now = self.now().as_microsecond().unsigned_abs();
-        let floor = match &change.admission {
-            Some(Admission {
-                token: Token::Next, ..
-            }) => self.memory.next_token(now),
-            _ => 0,
+    /// The conditions of a change for `admit` in `verbs.sql`; `None` if it has none.
+    pub(crate) fn conditions(&self, change: &Change) -> Result<Option<Conditions>> {
+        let Some(admission) = &change.admission else {
+            return Ok(None);
         };
-        let accepted = self.accepted_token.load(Ordering::SeqCst);
-        conditions::json(change, now, floor, accepted, |call| call.0.to_string())
+        let now = self.now().as_microsecond().unsigned_abs();
+        let mut row = Conditions {
+            explained: signed(self.accepted_token.load(Ordering::SeqCst)),
+            locks: admission.lock.is_some(),
+            lease: change.record.attempt.lease_until.as_microsecond(),
+            ..Conditions::default()
+        };
+        let mut floor = 0;
+        match admission.token {
+            Token::Next => floor = self.memory.next_token(now),
+            Token::Undrawn => row.keeps = true,
+            Token::This(token) => row.brought = Some(signed(token)),
+        }
+        row.floor = signed(floor);
+        row.latest = signed(latest_clock(now, floor)?);
+        if let Some(Line::Waits { longest }) = admission.lock {
+            row.line_us = Some(signed(micros(LINE_ENTRY)));
+            row.line_length = longest.into();
+        }
+        if let Some(rule) = admission.budget {
+            row.budget = Some(Uuid::from_bytes(group_key(rule.group)));
+            row.budget_max = Some(rule.max.into());
+            row.budget_us = Some(signed(micros(rule.window)));
+        }
+        if let Some(rule) = admission.similar {
+            row.alike = Some(Uuid::from_bytes(group_key(rule.group)));
+            row.alike_us = Some(signed(micros(rule.window)));
+            row.refuses = rule.refuses;
+            row.confirmed = rule.confirmed.map(|call| call.0);
+        }
+        Ok(Some(row))
     }
 }
 
@@ -58,18 +83,13 @@ pub(crate) fn locks(change: &Change) -> Vec<Lock> {
     groups.chain(of_session).collect()
 }
 
-/// What a change releases: from when on the lock is free, with 0 for now; whether it retakes it; the group that it leaves.
-pub(crate) fn releases(change: &Change) -> Vec<Param> {
-    let now = change.record.updated_at;
-    let free_from = change.release.lock_from.map(|from| {
-        if from <= now {
-            0
-        } else {
-            from.as_microsecond()
-        }
-    });
-    let leaves = change.release.similar.map(group_key).map(Uuid::from_bytes);
-    params![free_from, change.release.retakes_lock, leaves]
+/// Says in its row what a change releases. The lock that is free from 0 on is free now.
+pub(crate) fn release(change: &Change, row: &mut ChangeRow) {
+    let (now, release) = (change.record.updated_at, &change.release);
+    let from = |from: Timestamp| (from > now).then(|| from.as_microsecond());
+    row.free_from = release.lock_from.map(|time| from(time).unwrap_or(0));
+    row.retakes = release.retakes_lock;
+    row.leaves = release.similar.map(group_key).map(Uuid::from_bytes);
 }
 
 /// Reads a denial, if the answer is one.

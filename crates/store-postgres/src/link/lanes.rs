@@ -2,10 +2,10 @@
 //!
 //! All verbs that wait for a lane become one transaction, which is sent as a whole: its locks in one order, the verbs, and the
 //! commit. So a commit is shared, no lock is held during a round trip, and two transactions never wait for each other in a
-//! circle. One statement calls a function for several verbs, because each statement costs the server time of its own. If one verb fails, nothing of
-//! the transaction was done, and each of its verbs gets a transaction of its own.
+//! circle. One call of a function writes several claims or changes, because each statement costs the server time of its
+//! own. If one verb fails, nothing of the transaction was done, and each of its verbs gets a transaction of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::link::rows::ChangeRow;
 use crate::link::{Dialer, Link, Param, Slot, said};
 use crate::target::SILENT;
 use oncegate_store::{Error, Result};
@@ -25,8 +26,6 @@ use oncegate_store::{Error, Result};
 const LANES: usize = 2;
 /// How many verbs one transaction has at most.
 const MOST: usize = 64;
-/// How many verbs one statement has at most, as a power of two: 16.
-const TOGETHER: u32 = 4;
 /// How many verbs wait for a lane at most; more callers wait until there is room.
 const WAITING: usize = 1_024;
 
@@ -62,17 +61,40 @@ impl Lock {
 /// A verb that writes: a function of `verbs.sql` with one row as its answer.
 pub(crate) struct Verb {
     pub(crate) function: &'static str,
-    /// All verbs of a function have the same number of these.
-    pub(crate) params: Vec<Param>,
+    pub(crate) values: Values,
     pub(crate) locks: Vec<Lock>,
+}
+
+/// What the function of a verb is called with.
+pub(crate) enum Values {
+    /// All verbs of a function have the same number of these.
+    Each(Vec<Param>),
+    /// An array of such rows, so that one call of the function answers several verbs.
+    Row(Box<ChangeRow>),
 }
 
 impl Verb {
     pub(crate) fn new(function: &'static str, params: Vec<Param>, locks: Vec<Lock>) -> Self {
         Self {
             function,
-            params,
+            values: Values::Each(params),
             locks,
+        }
+    }
+
+    /// A claim or a change.
+    pub(crate) fn row(function: &'static str, row: ChangeRow, locks: Vec<Lock>) -> Self {
+        Self {
+            function,
+            values: Values::Row(Box::new(row)),
+            locks,
+        }
+    }
+
+    fn as_row(&self) -> Option<&ChangeRow> {
+        match &self.values {
+            Values::Row(row) => Some(row),
+            Values::Each(_) => None,
         }
     }
 
@@ -227,13 +249,28 @@ fn all_locks(verbs: &[Waiting]) -> (Vec<i64>, Vec<bool>) {
     locks.into_iter().unzip()
 }
 
-/// Verbs in the order of their functions, as the statements that call them.
-fn statements(verbs: &[Waiting]) -> Vec<&[Waiting]> {
+/// Verbs in the order of their functions, as the calls of these. No two verbs of one call need the same lock, because neither sees
+/// what the other one writes.
+fn together(verbs: &[Waiting]) -> Vec<&[Waiting]> {
     let mut all = Vec::new();
     for mut rest in verbs.chunk_by(|one, next| one.verb.function == next.verb.function) {
-        while !rest.is_empty() {
-            // Few sizes, since the server keeps a plan of each.
-            let (now, later) = rest.split_at(1 << rest.len().ilog2().min(TOGETHER));
+        while let Some(first) = rest.first() {
+            let mut taken = HashMap::new();
+            let fits = |waiting: &&Waiting| {
+                let locks = &waiting.verb.locks;
+                let is_free = |lock: &Lock| {
+                    let is_shared = taken.get(&lock.key).copied().unwrap_or(true);
+                    !taken.contains_key(&lock.key) || is_shared && lock.is_shared
+                };
+                let fits = locks.iter().all(is_free);
+                taken.extend(locks.iter().map(|lock| (lock.key, lock.is_shared)));
+                fits
+            };
+            let count = match first.verb.values {
+                Values::Row(_) => rest.iter().take_while(fits).count(),
+                Values::Each(_) => 1,
+            };
+            let (now, later) = rest.split_at(count);
             all.push(now);
             rest = later;
         }
@@ -247,15 +284,22 @@ type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Err
 async fn send(link: &Link, verbs: &[Waiting]) -> Done {
     let (keys, shared) = all_locks(verbs);
     let lock: [&(dyn ToSql + Sync); 2] = [&keys, &shared];
+    let together = together(verbs);
+    let rows: Vec<Vec<&ChangeRow>> = together
+        .iter()
+        .map(|verbs| verbs.iter().filter_map(|one| one.verb.as_row()).collect())
+        .collect();
     let mut calls = vec![("lock_1", 1, lock.to_vec())];
-    for verbs in statements(verbs) {
-        let params = verbs.iter().flat_map(|waiting| &waiting.verb.params);
-        let params = params.map(|param| &**param as &(dyn ToSql + Sync));
-        calls.push((verbs[0].verb.function, verbs.len(), params.collect()));
+    for (verbs, rows) in together.iter().zip(&rows) {
+        let values: Vec<&(dyn ToSql + Sync)> = match &verbs[0].verb.values {
+            Values::Each(values) => values.iter().map(|value| &**value as _).collect(),
+            Values::Row(_) => vec![rows],
+        };
+        calls.push((verbs[0].verb.function, verbs.len(), values));
     }
     let mut known = Vec::with_capacity(calls.len());
-    for (function, times, params) in &calls {
-        match link.call(function, *times, params.len() / times).await {
+    for (function, _, values) in &calls {
+        match link.call(function, values.len()).await {
             Ok(statement) => known.push(statement),
             Err(error) => return Done::Nothing(said(&error)),
         }
@@ -266,15 +310,15 @@ async fn send(link: &Link, verbs: &[Waiting]) -> Done {
         Box::pin(async move { client.batch_execute(sql).await.map(|()| Vec::new()) })
     };
     let mut sent: Vec<Sent<'_>> = vec![simple(BEGIN)];
-    for (statement, (.., params)) in known.iter().zip(&calls) {
-        sent.push(Box::pin(client.query(statement, params)));
+    for (statement, (.., values)) in known.iter().zip(&calls) {
+        sent.push(Box::pin(client.query(statement, values)));
     }
     sent.push(simple("COMMIT"));
     let mut answers = in_order(sent).await;
     let committed = answers.pop();
     let mut rows = Vec::with_capacity(1 + verbs.len());
     // The first answer is that of BEGIN, which has no row.
-    let expected = std::iter::once(0).chain(calls.iter().map(|(_, times, _)| *times));
+    let expected = std::iter::once(0).chain(calls.iter().map(|(_, count, _)| *count));
     for (answer, expected) in answers.into_iter().zip(expected) {
         match answer {
             Ok(answered) if answered.len() == expected => rows.extend(answered),
@@ -327,33 +371,37 @@ mod tests {
 
     use super::*;
 
-    fn waiting(function: &'static str) -> Waiting {
+    fn waiting(verb: Verb) -> Waiting {
         Waiting {
-            verb: Verb::plain(function, Vec::new()),
+            verb,
             since: Instant::now(),
             answer: oneshot::channel().0,
         }
     }
 
     #[tokio::test]
-    async fn verbs_of_one_function_stand_in_few_sizes_of_statements_and_in_their_order() {
-        for (claims, outcomes) in [(0, 1), (1, 0), (3, 2), (16, 16), (37, 27), (64, 0)] {
-            let all = [vec!["claim_1"; claims], vec!["replace_1"; outcomes]].concat();
-            let verbs: Vec<_> = all.into_iter().map(waiting).collect();
-            let statements = statements(&verbs);
-            let mut next = 0;
-            for statement in statements {
-                let function = statement[0].verb.function;
-                assert!(statement.iter().all(|one| one.verb.function == function));
-                assert!(statement.len().is_power_of_two() && statement.len() <= 16);
-                assert!(std::ptr::eq(
-                    &raw const statement[0],
-                    &raw const verbs[next]
-                ));
-                next += statement.len();
-            }
-            assert_eq!(next, verbs.len(), "each verb once");
-        }
+    async fn verbs_of_one_call_of_a_function_share_no_lock_and_stand_in_their_order() {
+        let lock = |name: u8| Lock::alone(&[name; 16]);
+        let all = Lock::shared(&[0xff; 16]);
+        let claim = |locks| waiting(Verb::row("claim_1", ChangeRow::default(), locks));
+        let beat = || waiting(Verb::plain("beat_1", Vec::new()));
+        let verbs = vec![
+            beat(),
+            beat(),
+            claim(vec![lock(1), all]),
+            claim(vec![lock(2), lock(2), all]),
+            claim(vec![lock(3), lock(1)]),
+            claim(vec![lock(2), all]),
+            claim(vec![Lock::alone(&[0xff; 16])]),
+            claim(vec![all]),
+            claim(Vec::new()),
+            waiting(Verb::row("replace_1", ChangeRow::default(), Vec::new())),
+        ];
+        let together = together(&verbs);
+        let counts: Vec<usize> = together.iter().map(|verbs| verbs.len()).collect();
+        assert_eq!(counts, [1, 1, 2, 2, 1, 2, 1]);
+        let each = together.iter().flat_map(|verbs| verbs.iter());
+        assert!(each.zip(&verbs).all(|(one, verb)| std::ptr::eq(one, verb)));
     }
 
     #[test]

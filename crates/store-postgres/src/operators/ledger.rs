@@ -161,9 +161,9 @@ impl Ledger for Postgres {
                 break;
             }
         }
-        let mut params = self.server.guard(true);
         let now = now.as_microsecond();
-        params.extend(params![now, now - SESSION_MEMORY_US, i64::from(limit)]);
+        let (known, idle) = (self.server.known(), now - SESSION_MEMORY_US);
+        let params = params![known, now, idle, i64::from(limit)];
         Ok(calls + self.deleted(Verb::plain(PRUNE, params)).await?)
     }
 }
@@ -238,8 +238,8 @@ impl Postgres {
         }
         let ids: Vec<Uuid> = calls.iter().map(|id| id.0).collect();
         let recent = self.server.now().as_microsecond() - SESSION_MEMORY_US;
-        let mut params = self.server.guard(true);
-        params.extend(params![ids, versions, names, holders, recent]);
+        let known = self.server.known();
+        let params = params![known, ids, versions, names, holders, recent];
         // Before they are gone, because nothing is lost then.
         self.server.memory.forgot(&calls);
         self.deleted(Verb::new(FORGET, params, locks)).await

@@ -10,6 +10,33 @@ CREATE TYPE answer AS (
   other uuid, at bigint, lock_token bigint, lock_lease bigint, lock_free_from bigint
 );
 
+-- The conditions of a claim. A member that is NULL is not compared.
+CREATE TYPE conditions_1 AS (
+  brought bigint, keeps boolean,             -- the caller's token; or it keeps the token that it has; else it gets the next one
+  floor bigint, latest bigint,               -- the lowest next token; a later clock of this server is a fault, and does not count
+  explained bigint,                          -- the highest token before the last accepted loss
+  locks boolean, lease bigint, line_us bigint, line_length bigint,
+  budget uuid, budget_max bigint, budget_us bigint,
+  alike uuid, alike_us bigint, refuses boolean, confirmed uuid
+);
+
+-- A call that gives up its names, if it is still exactly as the gateway has read it. list: the list of its key, if it loses the
+-- name made of that.
+CREATE TYPE giver_1 AS (call_id uuid, version bigint, attempt uuid, list bigint);
+
+-- A claim or a change of a call. Arrays that would be empty are NULL.
+CREATE TYPE change_1 AS (
+  known text,                                -- the server and data that must be there; NULL if any will do
+  call_id uuid, session uuid, names uuid[], takes uuid[], givers giver_1[],
+  created_at bigint, lists bigint[], tenant text, tool text,
+  was_version bigint, was_attempt uuid, was_fencing bigint,
+  state smallint, version bigint, attempt uuid, due_at bigint, searched text, by_state bigint, retain_until bigint,
+  similar_to uuid, intent bytea, args bytea, progress bytea, entry bytea, result bytea,
+  conditions conditions_1,
+  latest bigint,                             -- the latest time at which the run may begin; NULL if none begins
+  free_from bigint, retakes boolean, leaves uuid
+);
+
 -- Takes the locks of a transaction, which the gateway has sorted. Makes its commit a durable one, whatever a role was set to:
 -- a SET clause of a function would end before the commit.
 CREATE FUNCTION lock_1(p_keys bigint[], p_shared boolean[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -19,7 +46,7 @@ BEGIN
   END IF;
   PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
     FROM unnest(p_keys, p_shared) AS locks (key, shared);
-  PERFORM set_config('oncegate.locked', coalesce(identity(), 'none'), true);
+  PERFORM set_config('oncegate.locked', 'yes', true);
 END $$;
 
 -- Whether a verb stands outside of its transaction, whose beginning may have failed: it would write without its locks.
@@ -40,16 +67,9 @@ BEGIN
 END $$;
 
 -- Whether this is the server that the gateway has inspected, with the data that it knows, and nothing is known to be lost.
-CREATE FUNCTION is_known(p_server bigint, p_standbys text, p_epoch uuid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION is_known(p_known text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  RETURN coalesce(identity() = p_server || ' ' || p_epoch || ' ' || p_standbys, false);
-END $$;
-
--- The same, as it was when the transaction had its locks. A setting of the server may have changed since.
-CREATE FUNCTION was_known(p_server bigint, p_standbys text, p_epoch uuid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN coalesce(current_setting('oncegate.locked', true) = p_server || ' ' || p_epoch || ' ' || p_standbys
-    AND current_setting('synchronous_standby_names') = p_standbys, false);
+  RETURN coalesce(identity() = p_known, false);
 END $$;
 
 -- An answer with a stored call. 'gone': there is no such call; 'half': a part of it is missing.
@@ -68,40 +88,33 @@ END $$;
 
 -- The first condition that does not hold, as a word. Without one it writes what follows from the conditions: token, lock and
 -- places. The lock comes last, so that no call waits for it that another condition refuses anyway.
--- p_admission: as `store::shared::conditions` says.
-CREATE FUNCTION admit(
-  p_call uuid, p_session uuid, p_admission text, OUT a answer
-) LANGUAGE plpgsql AS $$
+-- s: the session's row; newest: the highest token of its calls.
+CREATE FUNCTION admit(p_call uuid, p_session uuid, c conditions_1, s sessions, newest bigint, OUT a answer) LANGUAGE plpgsql AS $$
 DECLARE
-  c jsonb := p_admission; b jsonb := c -> 'budget'; l jsonb := c -> 'similar';
-  clock_us bigint := now_us(); brought bigint := nullif(nullif(c ->> 'token', 'next'), 'none'); locks boolean := coalesce((c ->> 'lock')::boolean, false);
-  s sessions; newest bigint; similar_call uuid; place bigint; own bigint; waiting bigint; ahead bigint; held boolean;
+  clock_us bigint := now_us(); similar_call uuid; place bigint; own bigint; waiting bigint; ahead bigint; held boolean;
 BEGIN
-  SELECT * INTO s FROM sessions WHERE session = p_session;
-  SELECT fencing INTO newest FROM calls WHERE session = p_session AND fencing IS NOT NULL ORDER BY fencing DESC LIMIT 1;
   newest := greatest(s.token, newest);
   IF s.frozen THEN a.word := 'frozen'; RETURN; END IF;
-  IF brought IS NOT NULL THEN
-    IF brought < coalesce(newest, 0) THEN a.word := 'stale'; RETURN; END IF;
-    IF brought = 0 OR brought > greatest(newest, (c ->> 'explained')::bigint) THEN a.word := 'not_given'; RETURN; END IF;
+  IF c.brought IS NOT NULL THEN
+    IF c.brought < coalesce(newest, 0) THEN a.word := 'stale'; RETURN; END IF;
+    IF c.brought = 0 OR c.brought > greatest(newest, c.explained) THEN a.word := 'not_given'; RETURN; END IF;
   END IF;
-  IF l IS NOT NULL THEN
+  IF c.alike IS NOT NULL THEN
     SELECT call_id INTO similar_call FROM places
-      WHERE room = (l ->> 'group')::uuid AND place_until > clock_us AND call_id <> p_call
+      WHERE room = c.alike AND place_until > clock_us AND call_id <> p_call
       ORDER BY place_until DESC, call_id DESC LIMIT 1;
-    IF (l ->> 'refuses')::boolean AND similar_call IS NOT NULL AND similar_call IS DISTINCT FROM (l ->> 'confirmed')::uuid THEN
+    IF c.refuses AND similar_call IS NOT NULL AND similar_call IS DISTINCT FROM c.confirmed THEN
       a.word := 'similar'; a.other := similar_call; RETURN;
     END IF;
   END IF;
-  IF b IS NOT NULL AND NOT EXISTS (
-    SELECT FROM places WHERE room = (b ->> 'group')::uuid AND call_id = p_call AND place_until > clock_us
-  ) THEN
-    -- The place whose end makes room: all but max - 1 of the newer ones have ended by then.
-    SELECT place_until INTO place FROM places WHERE room = (b ->> 'group')::uuid AND place_until > clock_us
-      ORDER BY place_until DESC LIMIT 1 OFFSET greatest((b ->> 'max')::bigint - 1, 0);
+  IF c.budget IS NOT NULL THEN
+    -- The place whose end makes room: all but max - 1 of the newer ones have ended by then. None is needed for a call that has one.
+    SELECT place_until INTO place FROM places WHERE room = c.budget AND place_until > clock_us AND NOT EXISTS (
+        SELECT FROM places WHERE room = c.budget AND call_id = p_call AND place_until > clock_us)
+      ORDER BY place_until DESC LIMIT 1 OFFSET greatest(c.budget_max - 1, 0);
     IF FOUND THEN a.word := 'spent'; a.at := place; RETURN; END IF;
   END IF;
-  IF locks THEN
+  IF c.locks THEN
     -- A call that did not ask again in time has lost its place.
     DELETE FROM line WHERE session = p_session AND place_until <= clock_us;
     held := s.lock_call IS NOT NULL AND s.lock_call <> p_call AND coalesce(s.lock_free_from > clock_us, true);
@@ -112,40 +125,40 @@ BEGIN
       IF held THEN
         a.other := s.lock_call; a.lock_token := s.lock_token; a.lock_lease := s.lock_lease; a.lock_free_from := s.lock_free_from;
       END IF;
-      IF (c ->> 'line_us') IS NOT NULL AND (own IS NOT NULL OR waiting < (c ->> 'line_length')::bigint) THEN
+      IF c.line_us IS NOT NULL AND (own IS NOT NULL OR waiting < c.line_length) THEN
         a.similar_to := s.lock_call;
         IF ahead > 0 THEN
           SELECT call_id INTO a.similar_to FROM line WHERE session = p_session ORDER BY came_at LIMIT 1 OFFSET ahead - 1;
         END IF;
         -- Two calls within one microsecond stand in the order in which they were written.
         INSERT INTO line VALUES (p_session, p_call,
-            greatest(clock_us, (SELECT max(came_at) + 1 FROM line WHERE session = p_session)), clock_us + (c ->> 'line_us')::bigint)
+            greatest(clock_us, (SELECT max(came_at) + 1 FROM line WHERE session = p_session)), clock_us + c.line_us)
           ON CONFLICT (session, call_id) DO UPDATE SET place_until = excluded.place_until;
       END IF;
       RETURN;
     END IF;
   END IF;
   a.similar_to := similar_call;
-  IF c ->> 'token' = 'none' THEN
+  IF c.keeps THEN
     SELECT fencing INTO a.token FROM states WHERE call_id = p_call;
   ELSE
     -- A clock far ahead of the gateway's is a fault, and does not count.
-    a.token := coalesce(brought, greatest(newest + 1, (c ->> 'floor')::bigint,
-      CASE WHEN clock_us <= (c ->> 'latest')::bigint THEN clock_us END));
+    a.token := coalesce(c.brought, greatest(newest + 1, c.floor,
+      CASE WHEN clock_us <= c.latest THEN clock_us END));
   END IF;
-  IF locks THEN
+  IF c.locks THEN
     INSERT INTO sessions (session, token, lock_call, lock_token, lock_lease)
-      VALUES (p_session, a.token, p_call, a.token, (c ->> 'lease')::bigint)
+      VALUES (p_session, a.token, p_call, a.token, c.lease)
       ON CONFLICT (session) DO UPDATE SET token = excluded.token, lock_call = excluded.lock_call,
         lock_token = excluded.lock_token, lock_lease = excluded.lock_lease, lock_free_from = NULL;
     DELETE FROM line WHERE session = p_session AND call_id = p_call;
   END IF;
-  IF b IS NOT NULL THEN PERFORM take_place((b ->> 'group')::uuid, p_call, clock_us, (b ->> 'window_us')::bigint); END IF;
-  IF l IS NOT NULL THEN
-    PERFORM take_place((l ->> 'group')::uuid, p_call, clock_us, (l ->> 'window_us')::bigint);
+  IF c.budget IS NOT NULL THEN PERFORM take_place(c.budget, p_call, clock_us, c.budget_us); END IF;
+  IF c.alike IS NOT NULL THEN
+    PERFORM take_place(c.alike, p_call, clock_us, c.alike_us);
     -- Only the newest call counts. Some older ones stay, because the newest may give up its place.
-    DELETE FROM places WHERE room = (l ->> 'group')::uuid AND call_id IN (
-      SELECT call_id FROM places WHERE room = (l ->> 'group')::uuid ORDER BY place_until DESC, call_id DESC OFFSET 16);
+    DELETE FROM places WHERE room = c.alike AND call_id IN (
+      SELECT call_id FROM places WHERE room = c.alike ORDER BY place_until DESC, call_id DESC OFFSET 16);
   END IF;
 END $$;
 
@@ -158,182 +171,187 @@ END $$;
 
 -- The first of these names that another call holds and does not give up; NULL if there is none. A giver gives up its names
 -- only if it is still exactly as the gateway has read it. A name whose call is gone is held by it.
-CREATE FUNCTION holder(
-  p_names uuid[], p_call uuid, p_givers uuid[], p_giver_versions bigint[], p_giver_attempts uuid[]
-) RETURNS uuid LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION holder(p_names uuid[], p_call uuid, p_givers giver_1[]) RETURNS uuid LANGUAGE plpgsql STABLE AS $$
 BEGIN
   PERFORM FROM names WHERE lookup = ANY (p_names) AND call_id <> p_call;
   IF NOT FOUND THEN RETURN NULL; END IF;
   RETURN (SELECT n.call_id FROM unnest(p_names) WITH ORDINALITY u (lookup, nth)
     JOIN names n USING (lookup) LEFT JOIN states s ON s.call_id = n.call_id
     WHERE n.call_id <> p_call AND NOT EXISTS (
-      SELECT FROM unnest(p_givers, p_giver_versions, p_giver_attempts) g (id, version, attempt)
-        WHERE g.id = n.call_id AND g.version = s.version AND g.attempt = s.attempt)
+      SELECT FROM unnest(p_givers) g WHERE g.call_id = n.call_id AND g.version = s.version AND g.attempt = s.attempt)
     ORDER BY nth LIMIT 1);
 END $$;
 
--- Gives these names to a call. A giver that loses the name of its key is found by a list of its key from then on.
-CREATE FUNCTION take_names(p_names uuid[], p_call uuid, p_givers uuid[], p_giver_lists bigint[]) RETURNS void
-  LANGUAGE plpgsql AS $$
+-- Gives names to a call that others give up. A giver that loses the name of its key is found by a list of its key from then on.
+CREATE FUNCTION take_names(p_names uuid[], p_call uuid, p_givers giver_1[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  IF cardinality(p_givers) = 0 THEN
-    -- The unique index is the safety net.
-    INSERT INTO names SELECT u, p_call FROM unnest(p_names) u;
-    RETURN;
-  END IF;
   INSERT INTO names SELECT u, p_call FROM unnest(p_names) u ON CONFLICT (lookup) DO UPDATE SET call_id = excluded.call_id;
-  UPDATE calls SET by_key = g.list FROM unnest(p_givers, p_giver_lists) g (id, list)
-    WHERE call_id = g.id AND g.list IS NOT NULL AND by_key IS NULL;
+  UPDATE calls SET by_key = g.list FROM unnest(p_givers) g
+    WHERE calls.call_id = g.call_id AND g.list IS NOT NULL AND by_key IS NULL;
 END $$;
 
--- Claims all names of a call. Answers 'done'; 'held' and the call that holds a name; 'unknown_server'; 'late' and this clock;
--- or a denial.
--- p_latest: the latest time at which the run may begin; NULL if none begins.
-CREATE FUNCTION claim_1(
-  p_server bigint, p_standbys text, p_epoch uuid,
-  p_names uuid[], p_givers uuid[], p_giver_versions bigint[], p_giver_attempts uuid[], p_giver_lists bigint[],
-  p_call uuid, p_created bigint, p_lists bigint[], p_session uuid, p_tenant text, p_tool text,
-  p_state smallint, p_version bigint, p_attempt uuid, p_due bigint, p_searched text, p_by_state bigint, p_retain bigint,
-  p_intent bytea, p_args bytea, p_progress bytea, p_entry bytea, p_result bytea,
-  p_admission text, p_latest bigint, OUT a answer
-) LANGUAGE plpgsql @secure@ AS $$
-DECLARE h uuid; n uuid;
+-- Claims all names of each of these calls, of which no two need the same lock. Answers for each, in their order: 'new'; 'done' if it
+-- was claimed before, and the answer was lost; 'held' and the call that holds a name; 'unknown_server'; 'late' and this clock;
+-- or a denial. Looks and writes for all of them at once, since each statement costs time of its own. Plans are made for
+-- any number of claims and calls, so they must not read whole tables.
+CREATE FUNCTION claim_1(p_claims change_1[]) RETURNS SETOF answer LANGUAGE plpgsql @secure@ 
+  SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE c record; a answer; answers answer[]; held uuid; again boolean; found_here text := identity(); clock_us bigint := now_us();
 BEGIN
   IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
-  -- Where no call holds a name this claim was not committed before, either.
-  PERFORM FROM names WHERE lookup = ANY (p_names);
-  IF FOUND THEN
-    IF EXISTS (SELECT FROM states WHERE call_id = p_call AND version = p_version AND attempt = p_attempt) THEN
-      IF NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
-      -- A write, so that this commit waits for the standby, and with it for the first commit, whose answer was lost.
-      UPDATE states SET version = version WHERE call_id = p_call;
-      a := stored('done', p_call); RETURN;
+  FOR c IN SELECT n.*, s AS at_session, EXISTS (SELECT FROM names WHERE lookup = ANY (n.names)) AS is_held,
+      (SELECT fencing FROM calls o WHERE o.session = n.session AND fencing IS NOT NULL ORDER BY fencing DESC LIMIT 1) AS newest
+    FROM unnest(p_claims) WITH ORDINALITY n LEFT JOIN sessions s ON s.session = n.session ORDER BY n.ordinality
+  LOOP
+    a := NULL; held := NULL; again := false;
+    IF c.is_held THEN
+      -- Where no call holds a name this claim was not committed before, either.
+      again := EXISTS (SELECT FROM states WHERE call_id = c.call_id AND version = c.version AND attempt = c.attempt);
+      IF NOT again THEN held := holder(c.names, '00000000-0000-0000-0000-000000000000', c.givers); END IF;
     END IF;
-    h := holder(p_names, '00000000-0000-0000-0000-000000000000', p_givers, p_giver_versions, p_giver_attempts);
-    IF h IS NOT NULL THEN a := stored('held', h); RETURN; END IF;
-  END IF;
-  IF NOT was_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
-  IF now_us() > p_latest THEN a.word := 'late'; a.at := now_us(); RETURN; END IF;
-  IF p_admission IS NOT NULL THEN
-    a := admit(p_call, p_session, p_admission);
-    IF a.word IS NOT NULL THEN RETURN; END IF;
-  END IF;
-  IF cardinality(p_givers) > 0 THEN
-    PERFORM take_names(p_names, p_call, p_givers, p_giver_lists);
-  ELSE
-    -- The unique index is the safety net.
-    FOREACH n IN ARRAY p_names LOOP INSERT INTO names VALUES (n, p_call); END LOOP;
-  END IF;
-  IF p_tenant IS NOT NULL THEN INSERT INTO tools VALUES (p_tenant, p_tool) ON CONFLICT DO NOTHING; END IF;
-  INSERT INTO calls VALUES (p_call, p_created, p_lists[1], p_lists[2], p_lists[3], p_lists[4], p_lists[5], p_session, a.token,
-    p_intent, p_args);
-  INSERT INTO states VALUES (p_call, p_created, p_version, p_attempt, a.token, p_state, p_due, p_searched, p_by_state, p_retain,
-    a.similar_to, p_progress, p_entry, p_result);
-  a.word := 'done';
+    IF held IS NOT NULL THEN
+      a := stored('held', held);
+    ELSIF found_here IS DISTINCT FROM c.known THEN
+      a.word := 'unknown_server';
+    ELSIF again THEN
+      -- A write, so that this commit waits for the standby, and with it for the first commit, whose answer was lost.
+      UPDATE states SET version = version WHERE call_id = c.call_id;
+      a := stored('done', c.call_id);
+    ELSIF clock_us > c.latest THEN
+      a.word := 'late'; a.at := clock_us;
+    ELSE
+      IF (c.conditions).floor IS NOT NULL THEN a := admit(c.call_id, c.session, c.conditions, c.at_session, c.newest); END IF;
+      IF a.word IS NULL THEN
+        a.word := 'new';
+        IF c.givers IS NOT NULL THEN PERFORM take_names(c.names, c.call_id, c.givers); END IF;
+      END IF;
+    END IF;
+    answers := answers || a;
+  END LOOP;
+  -- The unique index is the safety net.
+  INSERT INTO names SELECT unnest(n.names), n.call_id FROM unnest(p_claims) WITH ORDINALITY n
+    WHERE (answers[n.ordinality]).word = 'new' AND n.givers IS NULL;
+  INSERT INTO tools SELECT n.tenant, n.tool FROM unnest(p_claims) WITH ORDINALITY n
+    WHERE (answers[n.ordinality]).word = 'new' AND n.tenant IS NOT NULL ORDER BY n.tenant, n.tool ON CONFLICT DO NOTHING;
+  INSERT INTO calls SELECT n.call_id, n.created_at, n.lists[1], n.lists[2], n.lists[3], n.lists[4], n.lists[5], n.session,
+      (answers[n.ordinality]).token, n.intent, n.args FROM unnest(p_claims) WITH ORDINALITY n
+    WHERE (answers[n.ordinality]).word = 'new';
+  INSERT INTO states SELECT n.call_id, n.created_at, n.version, n.attempt, (answers[n.ordinality]).token, n.state, n.due_at,
+      n.searched, n.by_state, n.retain_until, (answers[n.ordinality]).similar_to, n.progress, n.entry, n.result
+    FROM unnest(p_claims) WITH ORDINALITY n WHERE (answers[n.ordinality]).word = 'new';
+  RETURN QUERY SELECT * FROM unnest(answers);
 END $$;
 
--- Writes a change of a call if version, attempt and token are the expected ones. Answers 'done', also for the same change again;
--- 'changed' and the call that is in its way; 'gone'; 'unknown_server'; 'late', the call as it is and this clock; or a denial.
--- p_epoch: NULL if no request may be sent after the change and no name is taken. p_names: names that the call must hold.
--- p_intent: NULL if intent and arguments stay. p_similar: the similar call, if there are no conditions. p_lists: the lists of a
--- call whose names are erased; its session stays, because the newest token of a session is that of its calls.
-CREATE FUNCTION replace_1(
-  p_server bigint, p_standbys text, p_epoch uuid,
-  p_names uuid[], p_takes uuid[], p_givers uuid[], p_giver_versions bigint[], p_giver_attempts uuid[], p_giver_lists bigint[],
-  p_call uuid, p_session uuid, p_was_version bigint, p_was_attempt uuid, p_was_fencing bigint,
-  p_state smallint, p_version bigint, p_attempt uuid, p_due bigint, p_searched text, p_by_state bigint, p_retain bigint,
-  p_intent bytea, p_args bytea, p_progress bytea, p_entry bytea, p_result bytea,
-  p_admission text,
-  p_free_from bigint, p_retakes boolean, p_leaves uuid, p_lists bigint[], p_similar uuid, p_latest bigint,
-  OUT a answer
-) LANGUAGE plpgsql @secure@ AS $$
-DECLARE s record; h uuid;
+-- Writes these changes of calls, of which no two need the same lock, each if version, attempt and token are the expected ones.
+-- Answers for each, in their order: 'done', also for the same change again; 'changed' and the call that is in its way; 'gone';
+-- 'unknown_server'; 'late', the call as it is and this clock; or a denial.
+CREATE FUNCTION replace_1(p_changes change_1[]) RETURNS SETOF answer LANGUAGE plpgsql @secure@ 
+  SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE c change_1; a answer; written bigint[]; nth bigint := 0;
 BEGIN
   IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
-  IF p_epoch IS NULL AND p_admission IS NULL AND p_intent IS NULL AND p_lists IS NULL AND p_free_from IS NULL AND p_leaves IS NULL THEN
-    -- An outcome that changes nothing else, and has nothing in its way, as most: one statement.
-    UPDATE states SET version = p_version, attempt = p_attempt, state = p_state, due_at = p_due, tool = p_searched,
-        by_state = p_by_state, retain_until = p_retain, similar_to = p_similar, progress = p_progress, result = p_result,
-        history = history || p_entry
-      WHERE call_id = p_call AND version = p_was_version AND attempt = p_was_attempt
-        AND fencing IS NOT DISTINCT FROM p_was_fencing AND octet_length(history) < 4096;
-    IF FOUND THEN a.word := 'done'; RETURN; END IF;
-  END IF;
-  IF cardinality(p_names) > 0 THEN
-    h := holder(p_names, p_call, '{}', '{}', '{}');
+  -- Outcomes that change nothing else, and have nothing in their way, as most: one statement for all of them.
+  WITH plain AS (
+    UPDATE states s SET version = n.version, attempt = n.attempt, state = n.state, due_at = n.due_at, tool = n.searched,
+        by_state = n.by_state, retain_until = n.retain_until, similar_to = n.similar_to, progress = n.progress,
+        result = n.result, history = s.history || n.entry
+      FROM unnest(p_changes) WITH ORDINALITY n
+      WHERE s.call_id = n.call_id AND s.version = n.was_version AND s.attempt = n.was_attempt
+        AND s.fencing IS NOT DISTINCT FROM n.was_fencing AND octet_length(s.history) < 4096 AND n.known IS NULL
+        AND n.conditions IS NULL AND n.intent IS NULL AND n.lists IS NULL AND n.free_from IS NULL AND n.leaves IS NULL
+      RETURNING n.ordinality)
+    SELECT array_agg(ordinality) INTO written FROM plain;
+  FOREACH c IN ARRAY p_changes LOOP
+    nth := nth + 1; a := NULL;
+    IF nth = ANY (written) THEN a.word := 'done'; ELSE a := change(c); END IF;
+    RETURN NEXT a;
+  END LOOP;
+END $$;
+
+-- Writes one change. names: names that the call must hold. intent: NULL if intent and arguments stay. similar_to: the similar call,
+-- if there are no conditions. lists: the lists of a call whose names are erased; its session stays, because the newest token of a
+-- session is that of its calls.
+CREATE FUNCTION change(c change_1, OUT a answer) LANGUAGE plpgsql AS $$
+DECLARE s record; h uuid; at_session sessions; newest bigint;
+BEGIN
+  IF c.names IS NOT NULL THEN
+    h := holder(c.names, c.call_id, NULL);
     IF h IS NOT NULL THEN a := stored('changed', h); RETURN; END IF;
   END IF;
-  SELECT version, attempt, fencing, progress, result, octet_length(history) AS length INTO s FROM states WHERE call_id = p_call;
-  IF NOT FOUND THEN a := stored('changed', p_call); RETURN; END IF;
-  IF s.version <> p_was_version OR s.attempt <> p_was_attempt OR s.fencing IS DISTINCT FROM p_was_fencing THEN
-    IF s.progress <> p_progress OR s.result IS DISTINCT FROM p_result THEN a := stored('changed', p_call); RETURN; END IF;
-    IF p_epoch IS NOT NULL AND NOT is_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
-    UPDATE states SET version = version WHERE call_id = p_call;
-    a := stored('done', p_call); RETURN;
+  SELECT version, attempt, fencing, progress, result, octet_length(history) AS length INTO s FROM states WHERE call_id = c.call_id;
+  IF NOT FOUND THEN a := stored('changed', c.call_id); RETURN; END IF;
+  IF s.version <> c.was_version OR s.attempt <> c.was_attempt OR s.fencing IS DISTINCT FROM c.was_fencing THEN
+    IF s.progress <> c.progress OR s.result IS DISTINCT FROM c.result THEN a := stored('changed', c.call_id); RETURN; END IF;
+    IF c.known IS NOT NULL AND NOT is_known(c.known) THEN a.word := 'unknown_server'; RETURN; END IF;
+    UPDATE states SET version = version WHERE call_id = c.call_id;
+    a := stored('done', c.call_id); RETURN;
   END IF;
-  IF cardinality(p_takes) > 0 THEN
-    h := holder(p_takes, p_call, p_givers, p_giver_versions, p_giver_attempts);
+  IF c.takes IS NOT NULL THEN
+    h := holder(c.takes, c.call_id, c.givers);
     IF h IS NOT NULL THEN a := stored('changed', h); RETURN; END IF;
   END IF;
-  IF cardinality(p_names) > 0 THEN
-    IF (SELECT count(*) FROM names WHERE lookup = ANY (p_names) AND call_id = p_call) < cardinality(p_names) THEN
+  IF c.names IS NOT NULL THEN
+    IF (SELECT count(*) FROM names WHERE lookup = ANY (c.names) AND call_id = c.call_id) < cardinality(c.names) THEN
       a.word := 'gone'; RETURN;
     END IF;
   END IF;
-  IF p_epoch IS NOT NULL AND NOT is_known(p_server, p_standbys, p_epoch) THEN a.word := 'unknown_server'; RETURN; END IF;
-  IF now_us() > p_latest THEN a := stored('late', p_call); a.at := now_us(); RETURN; END IF;
-  IF p_admission IS NOT NULL THEN
-    a := admit(p_call, p_session, p_admission);
+  IF c.known IS NOT NULL AND NOT is_known(c.known) THEN a.word := 'unknown_server'; RETURN; END IF;
+  IF now_us() > c.latest THEN a := stored('late', c.call_id); a.at := now_us(); RETURN; END IF;
+  IF (c.conditions).floor IS NOT NULL THEN
+    SELECT * INTO at_session FROM sessions WHERE session = c.session;
+    SELECT fencing INTO newest FROM calls WHERE session = c.session AND fencing IS NOT NULL ORDER BY fencing DESC LIMIT 1;
+    a := admit(c.call_id, c.session, c.conditions, at_session, newest);
     IF a.word IS NOT NULL THEN RETURN; END IF;
   ELSE
-    a.token := s.fencing; a.similar_to := p_similar;
+    a.token := s.fencing; a.similar_to := c.similar_to;
   END IF;
-  IF p_intent IS NOT NULL THEN
-    UPDATE calls SET intent = p_intent, args = p_args, fencing = a.token
-      WHERE call_id = p_call AND (intent <> p_intent OR args <> p_args OR fencing IS DISTINCT FROM a.token);
+  IF c.intent IS NOT NULL THEN
+    UPDATE calls SET intent = c.intent, args = c.args, fencing = a.token
+      WHERE call_id = c.call_id AND (intent <> c.intent OR args <> c.args OR fencing IS DISTINCT FROM a.token);
   END IF;
-  IF p_lists IS NOT NULL THEN
-    UPDATE calls SET by_trace = p_lists[2], by_user = p_lists[3] WHERE call_id = p_call;
+  IF c.lists IS NOT NULL THEN
+    UPDATE calls SET by_trace = c.lists[2], by_user = c.lists[3] WHERE call_id = c.call_id;
   END IF;
-  IF cardinality(p_takes) > 0 THEN
-    PERFORM take_names(ARRAY(SELECT u FROM unnest(p_takes) u WHERE NOT EXISTS (
-      SELECT FROM names WHERE lookup = u AND call_id = p_call)), p_call, p_givers, p_giver_lists);
+  IF c.takes IS NOT NULL THEN
+    PERFORM take_names(ARRAY(SELECT u FROM unnest(c.takes) u WHERE NOT EXISTS (
+      SELECT FROM names WHERE lookup = u AND call_id = c.call_id)), c.call_id, c.givers);
   END IF;
   -- A change writes the whole row, so a long history moves into older parts.
   IF s.length >= 4096 THEN
-    INSERT INTO older SELECT p_call, 1 + coalesce((SELECT max(part) FROM older WHERE call_id = p_call), 0), history
-      FROM states WHERE call_id = p_call;
+    INSERT INTO older SELECT c.call_id, 1 + coalesce((SELECT max(part) FROM older WHERE call_id = c.call_id), 0), history
+      FROM states WHERE call_id = c.call_id;
   END IF;
-  UPDATE states SET version = p_version, attempt = p_attempt, fencing = a.token, state = p_state, due_at = p_due, tool = p_searched,
-      by_state = p_by_state, retain_until = p_retain, similar_to = a.similar_to, progress = p_progress, result = p_result,
-      history = CASE WHEN s.length >= 4096 THEN p_entry ELSE history || p_entry END
-    WHERE call_id = p_call;
-  IF p_free_from IS NOT NULL THEN
+  UPDATE states SET version = c.version, attempt = c.attempt, fencing = a.token, state = c.state, due_at = c.due_at,
+      tool = c.searched, by_state = c.by_state, retain_until = c.retain_until, similar_to = a.similar_to,
+      progress = c.progress, result = c.result,
+      history = CASE WHEN s.length >= 4096 THEN c.entry ELSE history || c.entry END
+    WHERE call_id = c.call_id;
+  IF c.free_from IS NOT NULL THEN
     -- The store may have lost who has the lock.
-    IF p_retakes AND p_free_from > 0 THEN
+    IF c.retakes AND c.free_from > 0 THEN
       INSERT INTO sessions (session, token, lock_call, lock_token, lock_lease, lock_free_from)
-        VALUES (p_session, a.token, p_call, a.token, p_free_from, p_free_from)
+        VALUES (c.session, a.token, c.call_id, a.token, c.free_from, c.free_from)
         ON CONFLICT (session) DO UPDATE SET lock_call = excluded.lock_call, lock_token = excluded.lock_token,
           lock_lease = excluded.lock_lease, lock_free_from = excluded.lock_free_from
         WHERE sessions.lock_call IS NULL;
     END IF;
-    UPDATE sessions SET lock_call = CASE WHEN p_free_from > 0 THEN lock_call END, lock_free_from = nullif(p_free_from, 0)
-      WHERE session = p_session AND lock_call = p_call AND lock_token = a.token;
+    UPDATE sessions SET lock_call = CASE WHEN c.free_from > 0 THEN lock_call END, lock_free_from = nullif(c.free_from, 0)
+      WHERE session = c.session AND lock_call = c.call_id AND lock_token = a.token;
   END IF;
-  IF p_leaves IS NOT NULL THEN DELETE FROM places WHERE room = p_leaves AND call_id = p_call; END IF;
+  IF c.leaves IS NOT NULL THEN DELETE FROM places WHERE room = c.leaves AND call_id = c.call_id; END IF;
   a.word := 'done';
 END $$;
 
 -- Deletes calls whose own records say that their retention is over, if they have not changed since they were read. Keeps the
 -- newest token of a session: p_recent is the age below which the clock alone does not keep tokens rising.
 CREATE FUNCTION forget_1(
-  p_server bigint, p_standbys text, p_epoch uuid, p_calls uuid[], p_versions bigint[], p_names uuid[], p_holders uuid[],
+  p_known text, p_calls uuid[], p_versions bigint[], p_names uuid[], p_holders uuid[],
   p_recent bigint, OUT word text, OUT forgotten bigint
 ) LANGUAGE plpgsql @secure@ AS $$
 DECLARE gone uuid[];
 BEGIN
   IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
-  IF NOT is_known(p_server, p_standbys, p_epoch) THEN word := 'unknown_server'; RETURN; END IF;
+  IF NOT is_known(p_known) THEN word := 'unknown_server'; RETURN; END IF;
   PERFORM set_config('oncegate.prune', 'on', true);
   WITH deleted AS (
     DELETE FROM states s USING unnest(p_calls, p_versions) d (call_id, version)
@@ -361,11 +379,11 @@ CREATE FUNCTION postpone_1(p_calls uuid[], p_now bigint, p_later bigint) RETURNS
 $$;
 
 -- Deletes what is not about one call and whose time is over, at most so many of each. Answers the largest count.
-CREATE FUNCTION prune_1(p_server bigint, p_standbys text, p_epoch uuid, p_now bigint, p_idle bigint, p_limit bigint,
+CREATE FUNCTION prune_1(p_known text, p_now bigint, p_idle bigint, p_limit bigint,
   OUT word text, OUT forgotten bigint) LANGUAGE plpgsql @secure@ AS $$
 DECLARE deleted bigint; idle uuid[];
 BEGIN
-  IF NOT is_known(p_server, p_standbys, p_epoch) THEN word := 'unknown_server'; RETURN; END IF;
+  IF NOT is_known(p_known) THEN word := 'unknown_server'; RETURN; END IF;
   PERFORM set_config('oncegate.prune', 'on', true);
   DELETE FROM documents WHERE digest IN (
     SELECT digest FROM documents WHERE retain_until <= p_now ORDER BY retain_until LIMIT p_limit);
@@ -444,9 +462,9 @@ BEGIN
 END $$;
 
 -- Writes a document if its previous version is stored, or none for version 1. Answers 'done', also for the same document again,
--- 'changed' or 'unknown_server'. p_epoch: NULL to write to any data.
+-- 'changed' or 'unknown_server'. p_known: NULL to write to any data.
 CREATE FUNCTION put_document_1(
-  p_server bigint, p_standbys text, p_epoch uuid, p_digest uuid, p_kind text, p_tenant bytea, p_id bytea, p_version bigint,
+  p_known text, p_digest uuid, p_kind text, p_tenant bytea, p_id bytea, p_version bigint,
   p_state text, p_created bigint, p_due bigint, p_retain bigint, p_body bytea
 ) RETURNS text LANGUAGE plpgsql @secure@ AS $$
 DECLARE d documents;
@@ -459,7 +477,7 @@ BEGIN
     RETURN 'done';
   END IF;
   IF coalesce(d.version, 0) + 1 <> p_version THEN RETURN 'changed'; END IF;
-  IF p_epoch IS NOT NULL AND NOT is_known(p_server, p_standbys, p_epoch) THEN RETURN 'unknown_server'; END IF;
+  IF p_known IS NOT NULL AND NOT is_known(p_known) THEN RETURN 'unknown_server'; END IF;
   INSERT INTO documents VALUES (p_digest, p_kind, p_tenant, p_id, p_version, p_state, p_created, p_due, p_retain, p_body)
     ON CONFLICT (digest) DO UPDATE SET version = p_version, state = p_state, created_at = p_created, due_at = p_due,
       retain_until = p_retain, body = p_body;
@@ -468,14 +486,14 @@ END $$;
 
 -- Raises a gateway's beat, unless beats that it knows are missing: a growing beat would hide the loss.
 CREATE FUNCTION beat_1(
-  p_server bigint, p_standbys text, p_epoch uuid, p_gateway uuid, p_known bigint, p_token bigint, OUT word text, OUT at bigint
+  p_known text, p_gateway uuid, p_beat bigint, p_token bigint, OUT word text, OUT at bigint
 ) LANGUAGE plpgsql @secure@ AS $$
 BEGIN
-  IF NOT is_known(p_server, p_standbys, p_epoch) THEN word := 'unknown_server'; RETURN; END IF;
+  IF NOT is_known(p_known) THEN word := 'unknown_server'; RETURN; END IF;
   UPDATE gateways SET beat = beat + 1, token = greatest(token, p_token), seen_at = clock_timestamp()
-    WHERE gateway = p_gateway AND beat >= p_known RETURNING beat INTO at;
+    WHERE gateway = p_gateway AND beat >= p_beat RETURNING beat INTO at;
   IF NOT FOUND THEN
-    IF p_known > 0 THEN word := 'lost'; RETURN; END IF;
+    IF p_beat > 0 THEN word := 'lost'; RETURN; END IF;
     INSERT INTO gateways VALUES (p_gateway, 1, p_token);
     at := 1;
   END IF;

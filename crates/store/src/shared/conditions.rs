@@ -69,10 +69,7 @@ pub fn json(
     let Some(admission) = &change.admission else {
         return Ok(None);
     };
-    if floor.saturating_sub(now_us) > TOKEN_LIMIT_US {
-        let why = "fencing tokens are more than a day ahead of the clock";
-        return Err(Error::Refused(why.into()));
-    }
+    let latest = latest_clock(now_us, floor)?;
     let (line_us, line_length) = match admission.lock {
         Some(Line::Waits { longest }) => (Some(micros(LINE_ENTRY)), longest),
         Some(Line::Leaves) | None => (None, 0),
@@ -85,7 +82,7 @@ pub fn json(
             Token::This(token) => token.to_string(),
         },
         floor: floor.to_string(),
-        latest: (now_us + TOKEN_LIMIT_US).to_string(),
+        latest: latest.to_string(),
         explained: accepted,
         lock: admission.lock.is_some(),
         lease: lease_until.as_microsecond().to_string(),
@@ -108,6 +105,20 @@ pub fn json(
         .map_err(|error| Error::Refused(error.to_string()))
 }
 
-fn micros(time: Duration) -> u64 {
+/// The latest clock of the server, in microseconds, from which a token may come. A later one is a fault.
+///
+/// # Errors
+/// A clock was wrong: tokens are further ahead of it than its setting explains.
+pub fn latest_clock(now_us: u64, floor: u64) -> Result<u64> {
+    if floor.saturating_sub(now_us) > TOKEN_LIMIT_US {
+        let why = "fencing tokens are more than a day ahead of the clock";
+        return Err(Error::Refused(why.into()));
+    }
+    Ok(now_us + TOKEN_LIMIT_US)
+}
+
+/// A time in microseconds.
+#[must_use]
+pub fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

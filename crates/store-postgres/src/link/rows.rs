@@ -1,0 +1,75 @@
+//! Rows that functions of `verbs.sql` take, as its types of the same names. Must not decide anything.
+
+use postgres_types::ToSql;
+use uuid::Uuid;
+
+/// A claim or a change of a call. Lists that would be empty are `None`.
+#[derive(Debug, Default, ToSql)]
+#[postgres(name = "change_1")]
+pub(crate) struct ChangeRow {
+    /// The server and data that must be there.
+    pub(crate) known: Option<String>,
+    pub(crate) call_id: Uuid,
+    pub(crate) session: Uuid,
+    pub(crate) names: Option<Vec<Uuid>>,
+    pub(crate) takes: Option<Vec<Uuid>>,
+    pub(crate) givers: Option<Vec<Giver>>,
+    pub(crate) created_at: i64,
+    pub(crate) lists: Option<Vec<Option<i64>>>,
+    /// A tool that the store may not list yet.
+    pub(crate) tenant: Option<String>,
+    pub(crate) tool: Option<String>,
+    pub(crate) was_version: i64,
+    pub(crate) was_attempt: Uuid,
+    pub(crate) was_fencing: Option<i64>,
+    pub(crate) state: i16,
+    pub(crate) version: i64,
+    pub(crate) attempt: Uuid,
+    pub(crate) due_at: Option<i64>,
+    pub(crate) searched: Option<String>,
+    pub(crate) by_state: Option<i64>,
+    pub(crate) retain_until: Option<i64>,
+    pub(crate) similar_to: Option<Uuid>,
+    pub(crate) intent: Option<Vec<u8>>,
+    pub(crate) args: Option<Vec<u8>>,
+    pub(crate) progress: Vec<u8>,
+    pub(crate) entry: Vec<u8>,
+    pub(crate) result: Option<Vec<u8>>,
+    pub(crate) conditions: Option<Conditions>,
+    pub(crate) latest: Option<i64>,
+    pub(crate) free_from: Option<i64>,
+    pub(crate) retakes: bool,
+    pub(crate) leaves: Option<Uuid>,
+}
+
+/// The conditions of a claim.
+#[derive(Debug, Default, ToSql)]
+#[postgres(name = "conditions_1")]
+pub(crate) struct Conditions {
+    pub(crate) brought: Option<i64>,
+    pub(crate) keeps: bool,
+    pub(crate) floor: i64,
+    pub(crate) latest: i64,
+    pub(crate) explained: i64,
+    pub(crate) locks: bool,
+    pub(crate) lease: i64,
+    pub(crate) line_us: Option<i64>,
+    pub(crate) line_length: i64,
+    pub(crate) budget: Option<Uuid>,
+    pub(crate) budget_max: Option<i64>,
+    pub(crate) budget_us: Option<i64>,
+    pub(crate) alike: Option<Uuid>,
+    pub(crate) alike_us: Option<i64>,
+    pub(crate) refuses: bool,
+    pub(crate) confirmed: Option<Uuid>,
+}
+
+/// A call that gives up its names.
+#[derive(Debug, ToSql)]
+#[postgres(name = "giver_1")]
+pub(crate) struct Giver {
+    pub(crate) call_id: Uuid,
+    pub(crate) version: i64,
+    pub(crate) attempt: Uuid,
+    pub(crate) list: Option<i64>,
+}
