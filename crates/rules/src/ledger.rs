@@ -287,6 +287,17 @@ pub struct Page<T> {
     pub unreadable: u64,
 }
 
+impl Page<Position> {
+    /// The first positions of a search, of which at most so many were asked for.
+    pub fn first(found: Vec<Position>, limit: usize) -> Self {
+        Self {
+            next: found.last().copied().filter(|_| found.len() >= limit),
+            found,
+            unreadable: 0,
+        }
+    }
+}
+
 impl<T: Placed> Page<T> {
     /// Merges the pages of several partitions.
     ///

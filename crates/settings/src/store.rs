@@ -144,14 +144,9 @@ fn redis_at(section: &Section<'_, '_>, _: &str, _: Shared) -> Option<StoreAt> {
 fn postgres_at(section: &Section<'_, '_>, url: &str, shared: Shared) -> Option<StoreAt> {
     let refused = |why: String| section.mistake("url", &why);
     let target = postgres::Target::parse(url).map_err(refused).ok();
-    let schema = match shared.schema.as_deref().map(postgres::Schema::parse) {
-        Some(Err(why)) => {
-            section.mistake("schema", &why);
-            None
-        }
-        Some(Ok(schema)) => Some(schema),
-        None => Some(postgres::Schema::default()),
-    };
+    let schema = shared.schema.as_deref().unwrap_or(postgres::DEFAULT_SCHEMA);
+    let schema = postgres::Schema::parse(schema).map_err(|why| section.mistake("schema", &why));
+    let schema = schema.ok();
     let (target, schema) = (target?, schema?);
     if target.is_plain_and_remote() {
         warn_of_plain(section, &target);

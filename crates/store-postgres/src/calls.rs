@@ -12,11 +12,11 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use self::row::{record, record_at, select};
-use self::session::{denied, session_of};
-use super::server::{get, signed, unexpected, unreadable};
+use self::session::denied;
 use super::store::Postgres;
 use crate::link::lanes::Verb;
 use crate::link::rows::ChangeRow;
+use crate::link::rows::{get, signed, unexpected, unreadable};
 use oncegate_rules::call::Change;
 use oncegate_rules::key::Lookup;
 use oncegate_rules::record::{CallId, Holder, Record, State};
@@ -28,34 +28,18 @@ use oncegate_store::{
 const CLAIM: &str = "claim_1";
 const REPLACE: &str = "replace_1";
 /// That no call holds a name is an answer only of the server that was inspected: another one may have older data.
-const HOLDERS: &str = "SELECT CASE WHEN h.call_id IS NULL THEN is_known($2) END, h.lookups,
-      c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, h.call_id
-    FROM (VALUES (1)) one LEFT JOIN (SELECT n.call_id, array_agg(u.lookup ORDER BY nth) AS lookups, min(nth) AS first
-      FROM unnest($1::uuid[]) WITH ORDINALITY u (lookup, nth) JOIN names n USING (lookup) GROUP BY n.call_id) h ON true
-    LEFT JOIN states s ON s.call_id = h.call_id LEFT JOIN calls c ON c.call_id = h.call_id ORDER BY h.first";
-const LOAD: &str = select!("(SELECT $1::uuid AS id) q LEFT JOIN states s ON s.call_id = q.id LEFT JOIN calls c ON c.call_id = q.id
-    WHERE s.call_id IS NOT NULL OR c.call_id IS NOT NULL");
-const DUE: &str = select!(
-    "states s LEFT JOIN calls c ON c.call_id = s.call_id
-    WHERE s.state = 0 AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"
-);
+const HOLDERS: &str = include_str!("sql/holders.sql");
+const LOAD: &str = "SELECT intent, args, progress, result, token, similar_to, other FROM stored('', $1) WHERE word <> 'gone'";
+const DUE: &str = select!("whole WHERE state = 0 AND due_at <= $1 ORDER BY due_at LIMIT $2");
 const DUE_RECHECKS: &str = select!(
     "unnest($1::text[]) t CROSS JOIN LATERAL (
-      SELECT * FROM states WHERE state = 3 AND tool = t AND due_at <= $2 ORDER BY due_at LIMIT $3) s
-    LEFT JOIN calls c ON c.call_id = s.call_id ORDER BY s.due_at"
+      SELECT * FROM whole WHERE state = 3 AND tool = t AND due_at <= $2 ORDER BY due_at LIMIT $3) w ORDER BY due_at"
 );
-const UNSCHEDULED: &str = select!(
-    "states s LEFT JOIN calls c ON c.call_id = s.call_id
-    WHERE s.state = 3 AND s.due_at IS NULL AND s.tool = ANY ($1::text[]) LIMIT $2"
-);
-const DUE_PROPOSALS: &str = select!(
-    "states s LEFT JOIN calls c ON c.call_id = s.call_id
-    WHERE s.state IN (7, 8) AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"
-);
-const CENSUS: &str = "SELECT tool, 'running', count(*) FROM states WHERE state = 0 GROUP BY tool
-    UNION ALL SELECT tool, 'unknown', count(*) FROM states WHERE state = 3 GROUP BY tool
-    UNION ALL SELECT tool, CASE state WHEN 7 THEN 'proposed' ELSE 'approved' END, count(*) FROM states WHERE state IN (7, 8)
-      GROUP BY state, tool";
+const UNSCHEDULED: &str =
+    select!("whole WHERE state = 3 AND due_at IS NULL AND tool = ANY ($1::text[]) LIMIT $2");
+const DUE_PROPOSALS: &str =
+    select!("whole WHERE state IN (7, 8) AND due_at <= $1 ORDER BY due_at LIMIT $2");
+const CENSUS: &str = include_str!("sql/census.sql");
 
 #[async_trait]
 impl Calls for Postgres {
@@ -102,11 +86,9 @@ impl Calls for Postgres {
         };
         session::release(change, &mut row);
         let lookups = lookups().chain(&change.takes.lookups);
-        let mut locks = row::locks(change, lookups, &change.takes.replaced);
-        locks.extend(session::locks(change));
-        let key = row::bytes_of(intent.call_id);
+        let locks = row::locks(change, lookups, &change.takes.replaced);
         let verb = Verb::row(REPLACE, row, locks);
-        let answer = server.run_guarded(Some(&key), verb).await?;
+        let answer = server.run_guarded(verb).await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {
             return Ok(Replaced::Denied(denied));
@@ -134,10 +116,8 @@ impl Calls for Postgres {
         let server = &self.server;
         let params: [&(dyn ToSql + Sync); 2] = [&row::ids(lookups), &server.known()];
         let rows = server.calls.ask(HOLDERS, &params).await?;
-        match rows
-            .first()
-            .map_or(Ok(None), |row| get::<Option<bool>>(row, 0))?
-        {
+        let is_known: Option<bool> = rows.first().map_or(Ok(None), |row| get(row, 0))?;
+        match is_known {
             None => {}
             Some(true) => return Ok(Vec::new()),
             Some(false) => {
@@ -278,12 +258,9 @@ impl Postgres {
             latest: server.latest_begin(record),
             ..row::written(change)
         };
-        let mut locks = row::locks(change, intent.all_lookups(), replaced);
-        locks.extend(session::locks(change));
-        let session = (!intent.session_id.is_empty()).then(|| session_of(change));
-        let key = session.unwrap_or(intent.lookup.0);
+        let locks = row::locks(change, intent.all_lookups(), replaced);
         let verb = Verb::row(CLAIM, row, locks);
-        let answer = server.run_guarded(Some(&key), verb).await?;
+        let answer = server.run_guarded(verb).await?;
         let word: &str = get(&answer, 0)?;
         if let Some(denied) = denied(&answer, word)? {
             return Ok(Claimed::Denied(denied));

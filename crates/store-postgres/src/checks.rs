@@ -6,18 +6,17 @@ pub(crate) mod durability; // how durable a PostgreSQL is
 pub(crate) mod layout; // tables and functions: made, found, or refused
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout};
 
-use self::durability::{Facts, LOOK, Verdict};
+use self::durability::{Facts, LOOK};
 use crate::loss::epoch::Epochs;
 
-use super::server::{SUSPECT, Server, get, unreadable};
 use super::target::Settings;
+use crate::server::{SUSPECT, Server};
 use oncegate_store::lock::lock;
 use oncegate_store::shared::clock::local_time;
 use oncegate_store::shared::demand::Demand;
@@ -61,11 +60,9 @@ impl Inspects for Watch {
         let (server, closings) = (&self.server, self.server.status.closings());
         let found = self.look().await;
         let is_saved = server.memory.keep(Need::IfOld).await;
-        let trouble = &server.dialer.trouble;
-        let mut found = server.status.complete(found, closings, is_saved, trouble);
-        found.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
-        found.whole_since = *lock(&self.epochs.whole_since);
-        server.status.publish(found, &server.target);
+        let (target, trouble, seen) = (&server.target, &server.dialer.trouble, &self.epochs.seen);
+        let status = &server.status;
+        status.conclude(target, found, closings, is_saved, trouble, seen);
     }
 }
 
@@ -83,10 +80,8 @@ impl Watch {
     async fn look(&self) -> Result<Readiness> {
         let server = &self.server;
         let asked = Instant::now();
-        let rows = server.inspector.ask(LOOK, &[]).await?;
+        let facts: Facts = server.inspector.ask_json(LOOK, &[]).await?;
         let (here, took) = (local_time().as_microsecond(), asked.elapsed());
-        let facts = rows.first().map_or(Ok(""), |row| get(row, 0))?;
-        let facts: Facts = serde_json::from_str(facts).map_err(unreadable)?;
         let known = server.clock.offset_us();
         let clock_offset_us = offset(known, facts.clock_us, here, took);
         server.clock.set(clock_offset_us);
@@ -95,11 +90,9 @@ impl Watch {
             declared: self.settings.declared,
             clock_offset_us,
         };
-        let Verdict {
-            mut class,
-            is_unfit,
-        } = durability::judge(&facts, demand);
-        if is_unfit {
+        let verdict = durability::judge(&facts, demand);
+        let mut class = verdict.class;
+        if verdict.is_unfit {
             // Another server may be the primary by now.
             server.inspector.give_up().await;
         } else if let Some(reason) = self.lacks_layout(&facts).await? {
@@ -142,7 +135,10 @@ impl Watch {
             return Ok(());
         }
         match timeout(BEATS, server.beat()).await {
-            Ok(Ok(true)) => self.epochs.has_beaten(before),
+            Ok(Ok(true)) => {
+                let beat = server.memory.beat();
+                lock(&self.epochs.seen.moments).saw_whole(before, beat);
+            }
             Ok(Ok(false)) => reasons.push(Reason::new("suspect", SUSPECT)),
             Ok(Err(error)) => {
                 reasons.push(Reason::new("beat", format!("a commit failed: {error}")))

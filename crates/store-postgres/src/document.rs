@@ -7,32 +7,24 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::link::params;
-use super::server::{get, signed, unexpected, unreadable};
 use super::store::Postgres;
 use crate::calls::session::time;
 use crate::link::lanes::Verb;
+use crate::link::rows::{get, signed, unexpected, unreadable};
 use oncegate_rules::document::{Document, Kind, digest};
 use oncegate_rules::position::Position;
 use oncegate_store::{DocumentQuery, Documents, Found, Put, Result};
 
-/// A query for whole documents: the columns in the order of `read`, and this text after the table.
-macro_rules! select {
-    ($rest:literal) => {
-        concat!(
-            "SELECT digest, id, tenant, version, state, body, created_at, due_at, retain_until FROM documents ",
-            $rest
-        )
-    };
-}
-
-const LOAD: &str = select!("WHERE digest = $1");
-const DUE: &str = select!("WHERE kind = $1 AND due_at <= $2 ORDER BY due_at, digest LIMIT $3");
+const LOAD: &str = "SELECT * FROM documents WHERE digest = $1";
+const DUE: &str =
+    "SELECT * FROM documents WHERE kind = $1 AND due_at <= $2 ORDER BY due_at, digest LIMIT $3";
 /// A page: which documents of the kind. Each with an index of its own, so that no page reads what it does not list.
 macro_rules! page {
     ($which:literal) => {
         concat!(
-            "SELECT digest, id, tenant, version, state, body, created_at, due_at, retain_until FROM documents WHERE kind = $1 AND ",
-            $which, " AND (created_at, digest) < ($4, $5) ORDER BY created_at DESC, digest DESC LIMIT $6"
+            "SELECT * FROM documents WHERE kind = $1 AND ",
+            $which,
+            " AND (created_at, digest) < ($4, $5) ORDER BY created_at DESC, digest DESC LIMIT $6"
         )
     };
 }
@@ -96,15 +88,15 @@ impl Documents for Postgres {
             (Some(_), Some(_)) => OF_IN_STATE,
         };
         let tenant = query.tenant.as_ref().map(|tenant| tenant.as_bytes());
-        let time = before.map_or(i64::MAX, |before| before.created_at.as_microsecond());
+        let older = before.map_or(i64::MAX, |before| before.created_at.as_microsecond());
         let id = before.map_or(Uuid::nil(), |before| before.id);
         let (word, count) = (kind.as_str(), i64::from(limit));
-        let listed: [&(dyn ToSql + Sync); 6] = [&word, &tenant, &query.state, &time, &id, &count];
+        let listed: [&(dyn ToSql + Sync); 6] = [&word, &tenant, &query.state, &older, &id, &count];
         let rows = self.server.ledger.ask(sql, &listed).await?;
         // A page may have unreadable documents; the next one begins behind the last row.
         let last = rows.last().filter(|_| rows.len() >= limit as usize);
         let position = |row: &Row| {
-            let (id, created_at) = (get(row, 0)?, time_of(get(row, 6)?)?);
+            let (id, created_at) = (get(row, "digest")?, time(get(row, "created_at")?)?);
             Ok(Position { created_at, id })
         };
         let next = last.map(position).transpose()?;
@@ -138,7 +130,7 @@ impl Postgres {
             document.body.to_vec(),
         ];
         let verb = Verb::about(&digest, PUT, params);
-        let answer = self.server.run_guarded(Some(&digest), verb).await?;
+        let answer = self.server.run_guarded(verb).await?;
         match get(&answer, 0)? {
             "done" => {
                 let written = (document.version, document.retain_until);
@@ -156,32 +148,29 @@ impl Postgres {
 
 /// The id of a document for the log; its digest if that is unreadable, too.
 fn shown(row: &Row) -> String {
-    let id = text(row, 1).or_else(|_| get(row, 0).map(|id: Uuid| id.simple().to_string()));
+    let id =
+        text(row, "id").or_else(|_| get(row, "digest").map(|id: Uuid| id.simple().to_string()));
     id.unwrap_or_default()
 }
 
 fn read(kind: Kind, row: &Row) -> Result<Document> {
     let maybe_time = |column| {
-        let time: Option<i64> = get(row, column)?;
-        time.map(time_of).transpose()
+        let at: Option<i64> = get(row, column)?;
+        at.map(|at| time(Some(at))).transpose()
     };
     Ok(Document {
         kind,
-        id: text(row, 1)?,
-        tenant: text(row, 2)?,
-        version: get::<i64>(row, 3)?.unsigned_abs(),
-        state: get(row, 4)?,
-        body: get::<&[u8]>(row, 5)?.to_vec().into(),
-        created_at: time_of(get(row, 6)?)?,
-        due_at: maybe_time(7)?,
-        retain_until: maybe_time(8)?,
+        id: text(row, "id")?,
+        tenant: text(row, "tenant")?,
+        version: get::<i64>(row, "version")?.unsigned_abs(),
+        state: get(row, "state")?,
+        body: get::<&[u8]>(row, "body")?.to_vec().into(),
+        created_at: time(get(row, "created_at")?)?,
+        due_at: maybe_time("due_at")?,
+        retain_until: maybe_time("retain_until")?,
     })
 }
 
-fn time_of(microseconds: i64) -> Result<Timestamp> {
-    time(Some(microseconds))
-}
-
-fn text(row: &Row, column: usize) -> Result<String> {
+fn text(row: &Row, column: &str) -> Result<String> {
     String::from_utf8(get::<&[u8]>(row, column)?.to_vec()).map_err(unreadable)
 }

@@ -12,6 +12,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::ConfigVerifierExt as _;
+use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 
 use super::target::{SILENT, Settings};
 use crate::checks::durability::{not_postgres, unusable};
+use crate::link::rows::{get, unreadable};
 use oncegate_rules::record::CallId;
 use oncegate_store::lock::lock;
 use oncegate_store::shared::OpenError;
@@ -52,7 +54,8 @@ pub(crate) struct Dialer {
     tls: MakeRustlsConnect,
     /// Proves that the server sees the options of a connection. A pooler between them would not pass them on.
     mark: String,
-    channel: String,
+    /// On which ends of calls are told.
+    pub(crate) channel: String,
     status: Arc<Status>,
     /// Told of trouble with a connection.
     pub(crate) trouble: Arc<Notify>,
@@ -164,12 +167,6 @@ impl Dialer {
         row.try_get(0).ok()
     }
 
-    /// The channel on which ends of calls are told, and the message about these.
-    pub(crate) fn message(&self, ids: &[CallId]) -> (String, String) {
-        let ids: Vec<String> = ids.iter().map(|id| id.0.simple().to_string()).collect();
-        (self.channel.clone(), ids.join(" "))
-    }
-
     /// Begins to hear of the ends of other gateways' calls.
     pub(crate) async fn listen(&self, link: &Link) -> Result<()> {
         let listen = format!("LISTEN {}", self.channel);
@@ -179,33 +176,28 @@ impl Dialer {
 
 /// How a server is verified. Without TLS the value is not used.
 fn tls(settings: &Settings) -> Result<ClientConfig, OpenError> {
-    let builder = || ClientConfig::builder();
-    let Some(path) = settings.target.root.as_ref().or(settings.ca.as_ref()) else {
-        return if settings.target.has_tls {
-            ClientConfig::with_platform_verifier()
-                .map_err(|error| OpenError::Tls(error.to_string()))
-        } else {
-            let nothing = RootCertStore::empty();
-            Ok(builder()
-                .with_root_certificates(nothing)
-                .with_no_client_auth())
-        };
-    };
-    let unreadable = |why: String| OpenError::Ca(path.clone(), why);
     let mut roots = RootCertStore::empty();
-    let found =
-        CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))?;
-    for certificate in found {
-        let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
-        let added = roots.add(certificate);
-        added.map_err(|error| unreadable(error.to_string()))?;
+    match settings.target.root.as_ref().or(settings.ca.as_ref()) {
+        Some(path) => {
+            let unreadable = |why: String| OpenError::Ca(path.clone(), why);
+            let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+            let found: Vec<_> = found.map_err(|error| unreadable(error.to_string()))?;
+            for certificate in found {
+                let added = roots.add(certificate);
+                added.map_err(|error| unreadable(error.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(unreadable("there is no certificate in it".into()));
+            }
+        }
+        None if settings.target.has_tls => {
+            let config = ClientConfig::with_platform_verifier();
+            return config.map_err(|error| OpenError::Tls(error.to_string()));
+        }
+        None => {}
     }
-    if roots.is_empty() {
-        return Err(unreadable("there is no certificate in it".into()));
-    }
-    Ok(builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth())
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    Ok(config.with_no_client_auth())
 }
 
 /// One connection. Ends when it is dropped.
@@ -217,14 +209,6 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The statement of this text, which the server parses once.
-    pub(crate) async fn statement(
-        &self,
-        sql: &'static str,
-    ) -> Result<Statement, tokio_postgres::Error> {
-        self.prepared(sql, || sql.into()).await
-    }
-
     /// The statement that calls a function with so many values.
     pub(crate) async fn call(
         &self,
@@ -235,10 +219,11 @@ impl Link {
             let values: Vec<_> = (1..=values).map(|value| format!("${value}")).collect();
             format!("SELECT * FROM {function}({})", values.join(", "))
         };
-        self.prepared(function, text).await
+        self.statement(function, text).await
     }
 
-    async fn prepared(
+    /// The statement of this name, which the server parses once.
+    async fn statement(
         &self,
         name: &'static str,
         sql: impl FnOnce() -> String,
@@ -308,7 +293,7 @@ impl Slot {
         let ask = async {
             let link = self.link().await?;
             let rows = async {
-                let statement = link.statement(sql).await?;
+                let statement = link.statement(sql, || sql.into()).await?;
                 link.client.query(&statement, params).await
             };
             rows.await.map_err(refused)
@@ -321,6 +306,17 @@ impl Slot {
                 Err(Error::Refused("PostgreSQL did not answer in time".into()))
             }
         }
+    }
+
+    /// Asks a question with one answer, which is JSON.
+    pub(crate) async fn ask_json<T: DeserializeOwned>(
+        &self,
+        sql: &'static str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<T> {
+        let rows = self.ask(sql, params).await?;
+        let json = rows.first().map_or(Ok(""), |row| get(row, 0))?;
+        serde_json::from_str(json).map_err(unreadable)
     }
 
     /// The readable ones of a search, whose last parameter is how many rows it reads. `id` names an unreadable one.

@@ -34,13 +34,14 @@ pub(crate) struct Ledger {
 }
 
 /// What the loss check compares, as one inspection has read it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Sight {
     pub(crate) ledger: Option<Ledger>,
     pub(crate) beats: BTreeMap<Uuid, u64>,
     /// The gateways that have beaten in the last hours.
     pub(crate) recent: BTreeSet<Uuid>,
     /// How many versions are missing that were acknowledged since the last beat.
+    #[serde(skip)]
     pub(crate) missing: u64,
     /// The highest token, as far as the store knows.
     pub(crate) token: u64,

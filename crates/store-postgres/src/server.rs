@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::link::{Dialer, Slot, params};
-use super::target::{Schema, Target};
+use super::target::{Schema, Settings, Target};
 use crate::link::lanes::{Lanes, Verb};
+use crate::link::rows::{get, signed};
 use crate::loss::memory::Memory;
 use oncegate_rules::record::Record;
 use oncegate_store::known::Known;
 use oncegate_store::lock::read;
+use oncegate_store::shared::OpenError;
 use oncegate_store::shared::clock::{StoreClock, latest_begin};
 use oncegate_store::status::Status;
 use oncegate_store::{Error, Reason, Result};
@@ -22,16 +23,6 @@ use oncegate_store::{Error, Reason, Result};
 const BEAT: &str = "beat_1";
 pub(crate) const SUSPECT: &str =
     "PostgreSQL was restarted, exchanged or set otherwise since it was inspected";
-
-/// The server and the data that the gateway has inspected.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// When the server was started, in microseconds.
-    pub(crate) started_us: i64,
-    /// Its `synchronous_standby_names`: emptied, commits are no longer on a second machine.
-    pub(crate) standby_names: String,
-    pub(crate) epoch: Uuid,
-}
 
 /// A PostgreSQL, and this gateway's knowledge of it.
 pub(crate) struct Server {
@@ -47,7 +38,8 @@ pub(crate) struct Server {
     pub(crate) inspector: Slot,
     pub(crate) memory: Memory,
     pub(crate) status: Arc<Status>,
-    pub(crate) identity: RwLock<Option<Identity>>,
+    /// The server and the data that were inspected, as `identity` of `verbs.sql` says it; empty: none.
+    pub(crate) identity: RwLock<String>,
     pub(crate) clock: StoreClock,
     /// The highest fencing token before the last accepted loss.
     pub(crate) accepted_token: AtomicU64,
@@ -59,18 +51,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(
-        target: Target,
-        schema: Schema,
-        dialer: Dialer,
-        memory: Memory,
-        status: Arc<Status>,
-        lease_margin: Duration,
-    ) -> Self {
-        let dialer = Arc::new(dialer);
-        Self {
-            target,
-            schema,
+    pub(crate) fn new(settings: &Settings, memory: Memory) -> Result<Self, OpenError> {
+        let status = Arc::new(Status::new("PostgreSQL"));
+        let dialer = Arc::new(Dialer::new(settings, status.clone())?);
+        Ok(Self {
+            target: settings.target.clone(),
+            schema: settings.schema.clone(),
             lanes: Lanes::new(&dialer),
             calls: Slot::new(&dialer, false),
             ledger: Slot::new(&dialer, false),
@@ -82,9 +68,9 @@ impl Server {
             clock: StoreClock::default(),
             accepted_token: 0.into(),
             tools: Known::default(),
-            lease_margin,
+            lease_margin: settings.timings.lease_margin,
             beating: tokio::sync::Mutex::default(),
-        }
+        })
     }
 
     /// The time by the store's clock.
@@ -107,16 +93,9 @@ impl Server {
         Ok(())
     }
 
-    /// What was inspected last. No data has the nil epoch, and no server began at 0.
-    pub(crate) fn seen(&self) -> Identity {
-        read(&self.identity).clone().unwrap_or_default()
-    }
-
-    /// What was inspected last, as `identity` of `verbs.sql` says it, for a verb that only this server may carry out.
+    /// What was inspected last, for a verb that only this server may carry out.
     pub(crate) fn known(&self) -> String {
-        let seen = self.seen();
-        let (server, epoch, standbys) = (seen.started_us, seen.epoch, seen.standby_names);
-        format!("{server} {epoch} {standbys}")
+        read(&self.identity).clone()
     }
 
     /// Closes the store because the server is not the one that was inspected.
@@ -126,14 +105,9 @@ impl Server {
         Error::Refused(SUSPECT.into())
     }
 
-    /// Runs a verb that one `key` belongs to. See [`Lanes::run`].
-    pub(crate) async fn run(&self, key: Option<&[u8; 16]>, verb: Verb) -> Result<Row> {
-        self.lanes.run(key, verb).await
-    }
-
     /// Runs a verb that only the inspected server may carry out, and whose answer begins with a word.
-    pub(crate) async fn run_guarded(&self, key: Option<&[u8; 16]>, verb: Verb) -> Result<Row> {
-        let row = self.run(key, verb).await?;
+    pub(crate) async fn run_guarded(&self, verb: Verb) -> Result<Row> {
+        let row = self.lanes.run(verb).await?;
         match get(&row, 0)? {
             "unknown_server" => Err(self.suspect()),
             _ => Ok(row),
@@ -145,10 +119,10 @@ impl Server {
     pub(crate) async fn beat(&self) -> Result<bool> {
         let _one_at_a_time = self.beating.lock().await;
         let memory = &self.memory;
-        memory.state().live.begin_beat();
+        memory.begin_beat();
         let (beat, token) = (signed(memory.beat()), signed(memory.covered_token()));
         let params = params![self.known(), memory.name(), beat, token];
-        let row = self.run(None, Verb::plain(BEAT, params)).await?;
+        let row = self.lanes.run(Verb::plain(BEAT, params)).await?;
         let (word, beat): (&str, Option<i64>) = (get(&row, 0)?, get(&row, 1)?);
         if let (true, Some(beat)) = (word == "done", beat) {
             memory.end_beat(beat.unsigned_abs());
@@ -161,26 +135,4 @@ impl Server {
         // The write is stored; the next inspection beats, too.
         drop(self.beat().await);
     }
-}
-
-/// A number as a signed one. No number here comes near the limit.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// The error of an answer with a word that the gateway does not know.
-pub(crate) fn unexpected(word: &str) -> Error {
-    unreadable(format!("PostgreSQL answered {word:?}"))
-}
-
-/// A column of an answer.
-pub(crate) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
-    row: &'a Row,
-    column: usize,
-) -> Result<T> {
-    row.try_get(column).map_err(unreadable)
-}
-
-pub(crate) fn unreadable(error: impl ToString) -> Error {
-    Error::Unreadable(error.to_string())
 }

@@ -10,13 +10,13 @@ use uuid::Uuid;
 
 use super::checks::Watch;
 use super::link::{Dialer, Slot};
-use super::server::{Server, get};
 use super::target::Settings;
+use crate::link::rows::get;
 use crate::loss::memory::Memory;
+use crate::server::Server;
 use oncegate_rules::record::CallId;
 use oncegate_store::shared::OpenError;
 use oncegate_store::shared::inspection::{self, Inspects as _};
-use oncegate_store::status::Status;
 use oncegate_store::watermarks::Need;
 use oncegate_store::{Health, Listener, LossRecovery, Readiness, Result, Secrets};
 
@@ -24,11 +24,7 @@ use oncegate_store::{Health, Listener, LossRecovery, Readiness, Result, Secrets}
 const TOLD: usize = 200;
 
 const NOTIFY: &str = "SELECT pg_notify($1, $2)";
-const AT_RISK: &str = "SELECT call_id FROM (
-    (SELECT call_id FROM states WHERE state IN (2, 3) AND call_id > $1 ORDER BY call_id LIMIT $2)
-    UNION ALL SELECT call_id FROM states WHERE state = 0 AND call_id > $1
-    UNION ALL SELECT call_id FROM states WHERE state IN (7, 8) AND call_id > $1) s
-    ORDER BY call_id LIMIT $2";
+const AT_RISK: &str = include_str!("sql/at_risk.sql");
 
 /// A PostgreSQL store. Clones share it.
 #[derive(Clone)]
@@ -60,12 +56,7 @@ impl Postgres {
     }
 
     async fn over(settings: Settings, memory: Memory) -> Result<Self, OpenError> {
-        let status = Arc::new(Status::new("PostgreSQL"));
-        let dialer = Dialer::new(&settings, status.clone())?;
-        let (target, schema) = (settings.target.clone(), settings.schema.clone());
-        let lease_margin = settings.timings.lease_margin;
-        let server = Server::new(target, schema, dialer, memory, status, lease_margin);
-        let server = Arc::new(server);
+        let server = Arc::new(Server::new(&settings, memory)?);
         let watch = Arc::new(Watch::new(server.clone(), settings));
         inspection::begin(&watch).await;
         let (ended, endings) = mpsc::unbounded_channel();
@@ -90,10 +81,10 @@ async fn tell(dialer: Arc<Dialer>, mut ended: mpsc::UnboundedReceiver<CallId>) {
     let slot = Slot::new(&dialer, false);
     let mut ids = Vec::new();
     while ended.recv_many(&mut ids, TOLD).await > 0 {
-        let (channel, text) = dialer.message(&ids);
-        ids.clear();
+        let ended = ids.drain(..).map(|id: CallId| id.0.simple().to_string());
+        let text = ended.collect::<Vec<_>>().join(" ");
         // Who waits also polls, which only takes longer.
-        drop(slot.ask(NOTIFY, &[&channel, &text]).await);
+        drop(slot.ask(NOTIFY, &[&dialer.channel, &text]).await);
     }
 }
 
@@ -114,7 +105,7 @@ impl LossRecovery for Postgres {
     }
 
     async fn whole_until(&self) -> Result<Option<Timestamp>> {
-        Ok(self.watch.epochs.whole_until())
+        Ok(self.watch.epochs.seen.whole_until())
     }
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<()> {

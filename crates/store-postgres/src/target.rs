@@ -59,14 +59,8 @@ impl Schema {
     }
 }
 
-impl Default for Schema {
-    fn default() -> Self {
-        Self(DEFAULT_SCHEMA.into())
-    }
-}
-
 /// The address of a PostgreSQL. Printed without its password.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Target {
     config: Config,
     /// A certificate authority in PEM, from the URL.
@@ -166,8 +160,9 @@ impl Parameters {
         let mut requires = false;
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let value = decoded(value)?;
-            match (name, value.as_str()) {
+            let value = percent_decode_str(value).decode_utf8();
+            let value = value.map_err(|_| "it is not UTF-8")?;
+            match (name, &*value) {
                 ("sslmode", "disable") => read.has_tls = Some(false),
                 ("sslmode", "verify-full") => read.has_tls = Some(true),
                 ("sslmode", "require") => (read.has_tls, requires) = (Some(true), true),
@@ -194,12 +189,6 @@ impl Parameters {
         }
         Ok(read)
     }
-}
-
-fn decoded(text: &str) -> Result<String, String> {
-    let text = percent_decode_str(text).decode_utf8();
-    text.map(Into::into)
-        .map_err(|_| "it is not UTF-8".to_owned())
 }
 
 fn is_local(host: &Host) -> bool {
@@ -259,12 +248,6 @@ fn fields(line: &str) -> Vec<String> {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shown.fmt(f)
-    }
-}
-
-impl fmt::Debug for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -24,7 +24,6 @@ use super::target::{Kind, Settings};
 use crate::link::answer::unreadable;
 use crate::link::subscriber::Subscriber;
 use crate::loss::epoch::Epochs;
-use oncegate_store::lock::lock;
 use oncegate_store::shared::clock::local_time;
 use oncegate_store::shared::demand::{Class, Demand};
 use oncegate_store::shared::inspection::{Inspects, PAUSE, Settling};
@@ -74,11 +73,10 @@ impl Inspects for Watch {
             self.failures.load(Ordering::Relaxed) + 1
         };
         let is_saved = server.memory.keep(Need::IfOld).await;
-        let trouble = &server.link.trouble;
-        let mut found = server.status.complete(found, closings, is_saved, trouble);
-        found.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
-        found.whole_since = *lock(&self.epochs.whole_since);
-        server.status.publish(found, &server.link.target);
+        let (target, trouble, seen) =
+            (&server.link.target, &server.link.trouble, &self.epochs.seen);
+        let status = &server.status;
+        status.conclude(target, found, closings, is_saved, trouble, seen);
         server.looks.send_replace(());
         let is_over = failures >= PATIENCE;
         if is_over {

@@ -105,7 +105,7 @@ impl LossRecovery for Redis {
     }
 
     async fn whole_until(&self) -> Result<Option<Timestamp>> {
-        Ok(self.watch.epochs.whole_until())
+        Ok(self.watch.epochs.seen.whole_until())
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<()> {

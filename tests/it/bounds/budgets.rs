@@ -28,7 +28,8 @@ async fn a_budget_is_not_exceeded_by_a_hundred_at_once(stores: &Stores) {
             (429, "none".into(), "reuse".into())
         );
         let wait = spent.at("/retry_after_ms").as_u64().expect("when it frees");
-        assert!((500_000..=600_000).contains(&wait), "{wait}");
+        // A call that came before the claims of the others is told of places that begin after it.
+        assert!((500_000..=605_000).contains(&wait), "{wait}");
     }
     let replayed = gateways[0]
         .act(&format!("k{}", good[0]), json!({}))

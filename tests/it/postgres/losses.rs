@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use super::{folder, refused};
 use crate::redis::pause::says_nothing_while_it_settles;
 use crate::stores::contract::{
-    ME, accept_noticed_loss, arrival, claimed, long_leases, open_postgres, open_postgres_as_it_is,
-    open_postgres_at_pace,
+    ME, accept_noticed_loss, arrival, claimed, ended, long_leases, open_postgres,
+    open_postgres_as_it_is, open_postgres_at_pace, replaced, rerun,
 };
 use crate::support::gateway::one_tool;
 use crate::support::postgres::{Postgres, place, run_in};
@@ -190,6 +190,25 @@ async fn nothing_is_claimed_in_a_postgres_whose_data_another_gateway_has_judged_
         );
         let found = store.load(running.intent.call_id).await;
         assert!(found.is_ok(), "what is there is read: {found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_runs_again_in_a_postgres_whose_data_another_gateway_has_judged_otherwise() {
+    for judged in ["lost = 'a test'", "epoch = gen_random_uuid()"] {
+        let (folder, place) = (folder(), place().await);
+        let store = between_inspections(&place, &folder).await;
+        let running = claimed(&store, &arrival("k", "S", 0, ME)).await;
+        let failed = replaced(&store, &ended(&running, 429, 1), &running).await;
+        let again = rerun(&failed, 2);
+        run_in(&place, &format!("UPDATE ledger SET {judged}")).await;
+        let begun = store.replace(&again, &failed).await;
+        assert!(
+            matches!(begun, Err(Error::Refused(_))),
+            "{judged}: {begun:?}"
+        );
+        let found = store.load(running.intent.call_id).await.expect("an answer");
+        assert_eq!(found.as_ref(), Some(&failed), "as it was");
     }
 }
 

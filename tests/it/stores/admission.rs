@@ -2,6 +2,7 @@
 //!
 //! The times are this machine's, because a Redis goes by its own clock.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use oncegate::core::session::{Denied, Lock, Preconditions, SessionId};
 use oncegate::core::tool::Tool as Policy;
 use oncegate::core::tool::{Mode, SessionPolicy as Sessions};
 use oncegate::store::{Claimed, Replaced, Store};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::stores::admission_groups::with_budget;
@@ -24,6 +26,7 @@ contract! {
     a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
     an_older_token_is_refused_and_so_is_one_that_was_never_given_out,
     a_claim_that_loses_draws_no_token,
+    claims_of_one_moment_draw_different_tokens_and_one_of_them_gets_the_lock,
     a_claim_that_is_denied_writes_nothing_but_its_place_in_the_line,
     the_lock_goes_to_the_call_that_waited_longest,
     an_unknown_outcome_holds_the_lock_until_its_lease_ends,
@@ -365,4 +368,28 @@ async fn a_claim_that_loses_draws_no_token(home: Home) {
         )
         .await;
     }
+}
+
+/// A store may write several claims by one step. They must see each other all the same.
+async fn claims_of_one_moment_draw_different_tokens_and_one_of_them_gets_the_lock(home: Home) {
+    const CLAIMS: usize = 40;
+    let at_once = async |tool: &Policy, round: &str| {
+        let mut claims = JoinSet::new();
+        for n in 0..CLAIMS {
+            let (store, change) = (home.store.clone(), asks(tool, &format!("{round}{n}")));
+            claims.spawn(async move { claim(&*store, &change).await });
+        }
+        claims.join_all().await
+    };
+    let token = |answer: &Claimed| match answer {
+        Claimed::Yours(record) => record.fencing,
+        _ => None,
+    };
+    let tokens = at_once(&Policy::new("t"), "a").await;
+    let tokens: BTreeSet<u64> = tokens.iter().filter_map(token).collect();
+    assert_eq!(tokens.len(), CLAIMS, "{tokens:?}");
+    let locked = at_once(&exclusive(), "b").await;
+    let locked: Vec<u64> = locked.iter().filter_map(token).collect();
+    assert_eq!(locked.len(), 1, "one gets the lock: {locked:?}");
+    assert!(Some(&locked[0]) > tokens.last());
 }

@@ -5,10 +5,10 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::session::session_of;
+use super::session::{self, session_of};
 use crate::link::lanes::Lock;
 use crate::link::rows::{ChangeRow, Giver};
-use crate::server::{get, signed, unreadable};
+use crate::link::rows::{get, signed, unreadable};
 use oncegate_rules::call::Change;
 use oncegate_rules::key::Lookup;
 use oncegate_rules::ledger::Index;
@@ -17,20 +17,13 @@ use oncegate_store::Result;
 use oncegate_store::codec::{self, Beside, Unreadable};
 use oncegate_store::search::{self, StateColumns};
 
-/// A query with the columns for [`record`], and this text after the tables.
+/// A query with the columns for [`record`], and this text behind them. `brief`: without arguments and results.
 macro_rules! select {
     ($rest:literal) => {
-        concat!(
-            "SELECT c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, coalesce(s.call_id, c.call_id) FROM ",
-            $rest
-        )
+        concat!("SELECT intent, args, progress, result, fencing, similar_to, call_id FROM ", $rest)
     };
     (brief $rest:literal) => {
-        concat!(
-            "SELECT c.intent, ''::bytea, s.progress, CASE WHEN s.result IS NOT NULL THEN ''::bytea END, s.fencing, \
-             s.similar_to, coalesce(s.call_id, c.call_id) FROM ",
-            $rest
-        )
+        concat!("SELECT intent, ''::bytea, progress, substr(result, 1, 0), fencing, similar_to, call_id FROM ", $rest)
     };
 }
 pub(crate) use select;
@@ -131,7 +124,7 @@ pub(crate) fn written(change: &Change) -> ChangeRow {
     }
 }
 
-/// The locks of a change: its call, the lookup keys that it needs, and the calls that give lookup keys up.
+/// The locks of a change: its session, the lookup keys that it needs, its call, and the calls that give lookup keys up.
 pub(crate) fn locks<'a>(
     change: &Change,
     lookups: impl IntoIterator<Item = &'a Lookup>,
@@ -141,5 +134,6 @@ pub(crate) fn locks<'a>(
     let givers = givers.iter().map(|giver| giver.intent.call_id);
     let calls = givers.chain([change.record.intent.call_id]);
     let calls = calls.map(|id| Lock::alone(&bytes_of(id)));
-    lookups.chain(calls).collect()
+    let of_session = session::locks(change).into_iter();
+    of_session.chain(lookups).chain(calls).collect()
 }

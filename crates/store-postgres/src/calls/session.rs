@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::link::lanes::Lock;
 use crate::link::rows::{ChangeRow, Conditions};
-use crate::server::{Server, get, signed, unreadable};
+use crate::link::rows::{get, signed, unreadable};
+use crate::server::Server;
 use oncegate_rules::call::Change;
 use oncegate_rules::record::CallId;
 use oncegate_rules::session::{Admission, Denied, LINE_ENTRY, Line, Lock as SessionLock, Token};
@@ -39,7 +40,7 @@ impl Server {
         match admission.token {
             Token::Next => floor = self.memory.next_token(now),
             Token::Undrawn => row.keeps = true,
-            Token::This(token) => row.brought = Some(signed(token)),
+            Token::This(token) => row.this_token = Some(signed(token)),
         }
         row.floor = signed(floor);
         row.latest = signed(latest_clock(now, floor)?);
@@ -80,7 +81,7 @@ pub(crate) fn locks(change: &Change) -> Vec<Lock> {
         Some(_) => Some(Lock::alone(&session)),
         None => None,
     };
-    groups.chain(of_session).collect()
+    of_session.into_iter().chain(groups).collect()
 }
 
 /// Says in its row what a change releases. The lock that is free from 0 on is free now.

@@ -9,17 +9,7 @@ pub(crate) const LAYOUT: i32 = 1;
 const TABLES: &str = include_str!("../sql/tables.sql");
 const VERBS: &str = include_str!("../sql/verbs.sql");
 
-/// What a schema is, and what the role may do: the newest version, other relations, rights.
-const FIND: &str = "SELECT
-    to_regnamespace($1) IS NOT NULL,
-    EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($1) AND relname = 'oncegate_versions'),
-    EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($1)),
-    coalesce(has_schema_privilege(to_regnamespace($1)::oid, 'USAGE'), false),
-    coalesce((SELECT string_agg(what, ', ') FROM (
-      SELECT 'SELECT on ' || relname AS what FROM pg_class WHERE relnamespace = to_regnamespace($1) AND relkind = 'r'
-        AND NOT has_table_privilege(oid, 'SELECT')
-      UNION ALL SELECT 'EXECUTE on ' || proname FROM pg_proc WHERE pronamespace = to_regnamespace($1) AND prosecdef
-        AND NOT has_function_privilege(oid, 'EXECUTE')) missing), '')";
+const FIND: &str = include_str!("../sql/schema.sql");
 const VERSION: &str = "SELECT coalesce(max(version), 0) FROM oncegate_versions";
 
 /// The state of a schema.
@@ -77,8 +67,7 @@ pub(crate) async fn prepare(link: &Link, schema: &Schema) -> Result<Option<Reaso
 
 async fn find(link: &Link, schema: &Schema) -> Result<Found> {
     let name = schema.as_str();
-    let statement = link.statement(FIND).await.map_err(refused)?;
-    let found = link.client.query_one(&statement, &[&name]).await;
+    let found = link.client.query_one(FIND, &[&name]).await;
     let row = found.map_err(refused)?;
     let is = |column: usize| row.get::<_, bool>(column);
     Ok(match (is(0), is(1), is(2), is(3)) {
@@ -98,16 +87,7 @@ async fn find(link: &Link, schema: &Schema) -> Result<Found> {
 
 /// Makes all tables, unless another gateway does so at the same time.
 async fn make(link: &Link, schema: &Schema) -> Result<Option<Reason>> {
-    let name = schema.as_str();
-    let make = format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-         SET LOCAL lock_timeout = '10s';
-         SELECT pg_advisory_xact_lock(hashtextextended('oncegate ' || '{name}', 0));
-         CREATE SCHEMA IF NOT EXISTS {name};
-         DO $made$ BEGIN IF to_regclass('{name}.oncegate_versions') IS NULL THEN EXECUTE $tables${}$tables$; END IF; END $made$;
-         COMMIT",
-        tables(schema)
-    );
+    let make = filled(include_str!("../sql/make.sql"), schema);
     let Err(error) = link.client.batch_execute(&make).await else {
         return Ok(None);
     };
@@ -119,36 +99,17 @@ async fn make(link: &Link, schema: &Schema) -> Result<Option<Reason>> {
     Ok(Some(Reason::new("layout", text)))
 }
 
-/// All tables and functions, for a schema that is in the search path.
-fn tables(schema: &Schema) -> String {
-    let secure = format!(
-        "SECURITY DEFINER SET search_path = {}, pg_temp",
-        schema.as_str()
-    );
-    let verbs = VERBS.replace("@secure@", &secure);
-    format!("{TABLES}\n{verbs}\nINSERT INTO oncegate_versions VALUES ({LAYOUT});\n")
+/// A text of SQL, with the name of the schema, and with all tables and functions.
+fn filled(text: &str, schema: &Schema) -> String {
+    let version = format!("INSERT INTO oncegate_versions VALUES ({LAYOUT});\n");
+    let secure = "SECURITY DEFINER SET search_path = @schema@, pg_temp";
+    let tables = [TABLES, VERBS, &version].join("\n");
+    let text = text.replace("@tables@", &tables.replace("@secure@", secure));
+    text.replace("@schema@", schema.as_str())
 }
 
 /// What an administrator runs, so that the gateway's role can neither make nor delete anything by itself.
 pub fn administrators_sql(schema: &Schema, role: &str) -> String {
-    let (name, role) = (schema.as_str(), quoted(role));
-    format!(
-        "-- The tables of oncegate, for its role {role}. Run this as the owner of the database, once:\n\
-         --   oncegate store sql --config FILE | psql --single-transaction -v ON_ERROR_STOP=1 DATABASE\n\
-         -- The role itself: CREATE ROLE {role} LOGIN PASSWORD '…'; GRANT pg_monitor TO {role};\n\
-         SELECT pg_advisory_xact_lock(hashtextextended('oncegate ' || '{name}', 0));\n\
-         CREATE SCHEMA {name};\n\
-         SET LOCAL search_path = {name};\n\
-         {}\n\
-         REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {name} FROM PUBLIC;\n\
-         GRANT USAGE ON SCHEMA {name} TO {role};\n\
-         GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {role};\n\
-         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {name} TO {role};\n",
-        tables(schema)
-    )
-}
-
-/// A name as an identifier.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
+    let text = filled(include_str!("../sql/administrator.sql"), schema);
+    text.replace("@role@", &format!("\"{}\"", role.replace('"', "\"\"")))
 }

@@ -139,13 +139,13 @@ impl Lanes {
         }
     }
 
-    /// Runs a verb. Verbs of one `key` share a lane, so that they do not wait for each other's locks.
+    /// Runs a verb. Verbs with the same first lock share a lane, so that they do not wait for each other.
     ///
     /// # Errors
     /// `Refused`: nothing was written. `Ambiguous`: the server did not say whether it was.
-    pub(crate) async fn run(&self, key: Option<&[u8; 16]>, verb: Verb) -> Result<Row> {
-        let number = match key {
-            Some(key) => usize::from(key[15]),
+    pub(crate) async fn run(&self, verb: Verb) -> Result<Row> {
+        let number = match verb.locks.iter().find(|lock| !lock.is_shared) {
+            Some(lock) => lock.key.unsigned_abs() as usize,
             None => self.next.fetch_add(1, Ordering::Relaxed),
         };
         let (answer, answered) = oneshot::channel();

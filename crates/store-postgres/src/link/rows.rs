@@ -1,7 +1,13 @@
-//! Rows that functions of `verbs.sql` take, as its types of the same names. Must not decide anything.
+//! Rows that functions of `verbs.sql` take, as its types of the same names, and columns of answers. Must not decide anything.
 
-use postgres_types::ToSql;
+use std::fmt;
+
+use postgres_types::{FromSql, ToSql};
+use tokio_postgres::Row;
+use tokio_postgres::row::RowIndex;
 use uuid::Uuid;
+
+use oncegate_store::{Error, Result};
 
 /// A claim or a change of a call. Lists that would be empty are `None`.
 #[derive(Debug, Default, ToSql)]
@@ -46,7 +52,7 @@ pub(crate) struct ChangeRow {
 #[derive(Debug, Default, ToSql)]
 #[postgres(name = "conditions_1")]
 pub(crate) struct Conditions {
-    pub(crate) brought: Option<i64>,
+    pub(crate) this_token: Option<i64>,
     pub(crate) keeps: bool,
     pub(crate) floor: i64,
     pub(crate) latest: i64,
@@ -72,4 +78,26 @@ pub(crate) struct Giver {
     pub(crate) version: i64,
     pub(crate) attempt: Uuid,
     pub(crate) list: Option<i64>,
+}
+
+/// A number as a signed one. No number here comes near the limit.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The error of an answer with a word that the gateway does not know.
+pub(crate) fn unexpected(word: &str) -> Error {
+    unreadable(format!("PostgreSQL answered {word:?}"))
+}
+
+/// A column of an answer.
+pub(crate) fn get<'a, T: FromSql<'a>>(
+    row: &'a Row,
+    column: impl RowIndex + fmt::Display,
+) -> Result<T> {
+    row.try_get(column).map_err(unreadable)
+}
+
+pub(crate) fn unreadable(error: impl ToString) -> Error {
+    Error::Unreadable(error.to_string())
 }

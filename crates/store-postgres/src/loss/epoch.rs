@@ -1,9 +1,8 @@
 //! Epochs: names the data of a new store, notices its loss, and begins the next epoch when an operator accepts the loss.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio_postgres::types::FromSql;
@@ -12,11 +11,13 @@ use uuid::Uuid;
 use super::memory::Written;
 use crate::checks::durability::Facts;
 use crate::link::lanes::Verb;
+use crate::link::rows::{get, signed};
 use crate::link::{Param, params};
-use crate::loss::{self, Finding, Ledger, Sight};
-use crate::server::{Identity, Server, get, signed, unreadable};
+use crate::loss::{self, Finding, Sight};
+use crate::server::Server;
 use oncegate_store::lock::{lock, write};
 use oncegate_store::shared::moments::Moments;
+use oncegate_store::shared::seen::Seen;
 use oncegate_store::{Error, LOST_DATA, Reason, Result};
 
 /// How often an inspection begins again after another gateway has written the ledger's row.
@@ -25,10 +26,7 @@ const NOTHING_LOST: &str = "the store has not lost any data";
 const NOT_ALONE: &str =
     "another operator accepts the loss at the same time, or more was lost meanwhile: try again";
 
-const LEDGER: &str = "SELECT to_jsonb(l)::text FROM ledger l";
-const BEATS: &str =
-    "SELECT gateway, beat, token, seen_at > clock_timestamp() - interval '2 hours' FROM gateways
-    WHERE seen_at > clock_timestamp() - interval '2 hours' OR gateway = ANY ($1)";
+const SIGHT: &str = include_str!("../sql/sight.sql");
 const MISSING: &str = "SELECT count(*) FROM unnest($1::uuid[], $2::bigint[]) w (id, version)
     LEFT JOIN states s ON s.call_id = w.id LEFT JOIN documents d ON d.digest = w.id
     WHERE coalesce(s.version, d.version, 0) < w.version";
@@ -39,26 +37,17 @@ const ACCEPT: &str = "accept_1";
 /// The epochs of a store's data, and whether data is missing.
 pub(crate) struct Epochs {
     server: Arc<Server>,
-    pub(crate) lost_writes: AtomicU64,
-    /// Whether this process has found all of its own data here.
-    was_whole: AtomicBool,
-    /// Since when every call is known; `None` until the first inspection.
-    pub(crate) whole_since: Mutex<Option<Timestamp>>,
     /// Whether an operator is accepting a loss at this process.
     is_accepting: AtomicBool,
-    /// This gateway's beats, each with a time before it.
-    moments: Mutex<Moments<u64>>,
+    pub(crate) seen: Seen<u64>,
 }
 
 impl Epochs {
     pub(crate) fn new(server: Arc<Server>) -> Self {
         Self {
             server,
-            lost_writes: 0.into(),
-            was_whole: false.into(),
-            whole_since: Mutex::default(),
             is_accepting: false.into(),
-            moments: Mutex::new(Moments::apart(SignedDuration::ZERO)),
+            seen: Seen::new(Moments::apart(SignedDuration::ZERO)),
         }
     }
 
@@ -93,7 +82,7 @@ impl Epochs {
             Finding::Adopt(adopted) => {
                 self.cancel_acceptance();
                 memory.adopt(adopted, &sight);
-                lock(&self.moments).begin_anew();
+                lock(&self.seen.moments).begin_anew();
                 self.is_whole(&sight, facts);
                 let before = epoch.map_or_else(|| "none".to_owned(), |epoch| epoch.to_string());
                 tracing::info!(store = %self.server.target, epoch = %adopted, before, "this gateway uses the data of another epoch from now on");
@@ -105,9 +94,9 @@ impl Epochs {
                 );
                 let reason = Reason::new(LOST_DATA, text);
                 self.server.status.close_for(&reason);
-                *write(&self.server.identity) = None;
-                if !lock(&self.moments).has_loss() {
-                    self.lost_writes.fetch_add(writes, Ordering::Relaxed);
+                write(&self.server.identity).clear();
+                if !lock(&self.seen.moments).has_loss() {
+                    self.seen.lost_writes.fetch_add(writes, Ordering::Relaxed);
                 }
                 self.saw_loss(&sight);
                 match self.close_for_all(&sight, epoch, &what).await? {
@@ -123,20 +112,11 @@ impl Epochs {
         let Some(ledger) = &sight.ledger else { return };
         let server = &self.server;
         server.accepted_token.store(ledger.token, Ordering::SeqCst);
-        *lock(&self.whole_since) = Timestamp::from_microsecond(ledger.whole_since).ok();
-        lock(&self.moments).is_whole();
-        self.was_whole.store(true, Ordering::Relaxed);
-        *write(&server.identity) = Some(Identity {
-            started_us: facts.started_us,
-            standby_names: facts.standby_names.clone(),
-            epoch: ledger.epoch,
-        });
-    }
-
-    /// Notes a beat that is stored. `before`: a time before it was sent.
-    pub(crate) fn has_beaten(&self, before: Timestamp) {
-        let beat = self.server.memory.beat();
-        lock(&self.moments).saw_whole(before, beat);
+        *lock(&self.seen.whole_since) = Timestamp::from_microsecond(ledger.whole_since).ok();
+        lock(&self.seen.moments).is_whole();
+        self.seen.was_whole.store(true, Ordering::Relaxed);
+        let (server_run, standbys) = (facts.started_us, &facts.standby_names);
+        *write(&server.identity) = format!("{server_run} {} {standbys}", ledger.epoch);
     }
 
     /// Notes until when everything is there, of several inspections the worst.
@@ -146,12 +126,7 @@ impl Epochs {
         // Of a store that names other data no beat proves anything.
         let is_same = sight.ledger.as_ref().zip(memory.epoch());
         let is_same = is_same.is_some_and(|(ledger, epoch)| loss::knows(ledger, epoch));
-        lock(&self.moments).saw_loss(|beat| is_same && *beat <= stored);
-    }
-
-    /// A time until which the store surely has everything, as far as this process has seen it whole.
-    pub(crate) fn whole_until(&self) -> Option<Timestamp> {
-        lock(&self.moments).until()
+        lock(&self.seen.moments).saw_loss(|beat| is_same && *beat <= stored);
     }
 
     /// Closes the store for all gateways, which may not know what is missing. False: the ledger's row has changed meanwhile.
@@ -161,7 +136,7 @@ impl Epochs {
             self.begin(&follows, what).await?;
             return Ok(true);
         };
-        if !loss::may_close(ledger, epoch, self.was_whole.load(Ordering::Relaxed)) {
+        if !loss::may_close(ledger, epoch, self.seen.was_whole.load(Ordering::Relaxed)) {
             return Ok(true);
         }
         let also = epoch.filter(|epoch| !loss::knows(ledger, *epoch));
@@ -172,42 +147,21 @@ impl Epochs {
     /// Names the data of a store that has no name yet.
     async fn begin(&self, follows: &[Uuid], lost: &str) -> Result<()> {
         let begin = params![Uuid::new_v4(), follows.to_vec(), lost.to_owned()];
-        let begun = self.server.run(None, Verb::plain(BEGIN, begin)).await;
+        let begun = self.server.lanes.run(Verb::plain(BEGIN, begin)).await;
         begun.map(drop)
     }
 
     async fn sight(&self) -> Result<Sight> {
-        let inspector = &self.server.inspector;
-        let found = inspector.ask(LEDGER, &[]).await?;
-        let found: Option<&str> = found.first().map(|row| get(row, 0)).transpose()?;
-        let ledger: Option<Ledger> = found
-            .map(serde_json::from_str)
-            .transpose()
-            .map_err(unreadable)?;
         let known: Vec<Uuid> = self.server.memory.beats().into_keys().collect();
-        let mut token = ledger.as_ref().map_or(0, |ledger| ledger.token);
-        let (mut beats, mut recent) = (BTreeMap::new(), BTreeSet::new());
-        for row in inspector.ask(BEATS, &[&known]).await? {
-            let gateway: Uuid = get(&row, 0)?;
-            beats.insert(gateway, get::<i64>(&row, 1)?.unsigned_abs());
-            token = token.max(get::<i64>(&row, 2)?.unsigned_abs());
-            if get(&row, 3)? {
-                recent.insert(gateway);
-            }
-        }
-        Ok(Sight {
-            ledger,
-            beats,
-            recent,
-            missing: self.missing().await?,
-            token,
-        })
+        let sight = self.server.inspector.ask_json(SIGHT, &[&known]).await?;
+        let missing = self.missing().await?;
+        Ok(Sight { missing, ..sight })
     }
 
     /// How many versions are missing that no beat has proved yet.
     async fn missing(&self) -> Result<u64> {
         let (memory, now) = (&self.server.memory, self.server.now());
-        let unproved = memory.state().live.all();
+        let unproved = memory.unproved();
         // As long as no connection was lost nothing is compared: the next beat proves it.
         if self.server.status.is_open() || unproved.is_empty() {
             return Ok(0);
@@ -266,7 +220,7 @@ impl Epochs {
         }
         let sight = self.sight().await?;
         memory.adopt(next, &sight);
-        lock(&self.moments).begin_anew();
+        lock(&self.seen.moments).begin_anew();
         self.cancel_acceptance();
         Ok(())
     }
@@ -276,7 +230,7 @@ impl Epochs {
         function: &'static str,
         params: Vec<Param>,
     ) -> Result<T> {
-        let answer = self.server.run(None, Verb::plain(function, params)).await?;
+        let answer = self.server.lanes.run(Verb::plain(function, params)).await?;
         get(&answer, 0)
     }
 }

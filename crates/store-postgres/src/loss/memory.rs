@@ -39,28 +39,6 @@ impl Own for Known {
     }
 }
 
-impl Known {
-    /// Notes an inspection that found nothing missing. `own`: the name of this gateway.
-    ///
-    /// Gateways that were silent for long are not remembered any more.
-    pub(crate) fn saw_all(&mut self, own: Uuid, sight: &Sight) {
-        let is_known = |gateway: &Uuid| *gateway == own || sight.recent.contains(gateway);
-        self.beats.retain(|gateway, _| is_known(gateway));
-        for (gateway, beat) in &sight.beats {
-            if is_known(gateway) {
-                let known = self.beats.entry(*gateway).or_default();
-                *known = (*beat).max(*known);
-            }
-        }
-    }
-
-    /// Takes over an epoch, with the store's own beats.
-    pub(crate) fn adopt(&mut self, epoch: Uuid, sight: &Sight) {
-        self.epoch = Some(epoch);
-        self.beats = sight.beats.clone();
-    }
-}
-
 /// Something that was written: the version, and from when on it may be deleted.
 pub(crate) type Written = (u64, Option<Timestamp>);
 
@@ -74,24 +52,6 @@ pub(crate) struct Unproved {
     fresh: AllWritten,
     /// Before that. The beat proves it when it is acknowledged.
     proving: AllWritten,
-}
-
-impl Unproved {
-    /// A beat is sent: it will prove what was written before.
-    pub(crate) fn begin_beat(&mut self) {
-        self.proving.extend(self.fresh.drain());
-    }
-
-    /// The beat is stored.
-    pub(crate) fn end_beat(&mut self) {
-        self.proving.clear();
-    }
-
-    pub(crate) fn all(&self) -> AllWritten {
-        let mut all = self.proving.clone();
-        all.extend(&self.fresh);
-        all
-    }
 }
 
 /// The gateway's memory of a store. Clones share it.
@@ -137,11 +97,24 @@ impl Memory {
         self.beats().get(&self.name()).copied().unwrap_or(0)
     }
 
+    /// What no beat has proved yet.
+    pub(crate) fn unproved(&self) -> AllWritten {
+        let live = &self.state().live;
+        let all = live.proving.iter().chain(&live.fresh);
+        all.map(|(id, written)| (*id, *written)).collect()
+    }
+
+    /// A beat is sent: it will prove what was written before.
+    pub(crate) fn begin_beat(&self) {
+        let live = &mut self.state().live;
+        live.proving.extend(live.fresh.drain());
+    }
+
     /// A beat is stored.
     pub(crate) fn end_beat(&self, beat: u64) {
         let own = self.name();
         let mut state = self.state();
-        state.live.end_beat();
+        state.live.proving.clear();
         state.noted.own.beats.insert(own, beat);
     }
 
@@ -162,11 +135,17 @@ impl Memory {
         }
     }
 
-    /// Notes an inspection that found nothing missing.
+    /// Notes an inspection that found nothing missing. Gateways that were silent for long are not remembered any more.
     pub(crate) fn saw_all(&self, sight: &Sight) {
         let own = self.name();
+        let is_known = |gateway: &Uuid| *gateway == own || sight.recent.contains(gateway);
         let mut state = self.state();
-        state.noted.own.saw_all(own, sight);
+        let beats = &mut state.noted.own.beats;
+        beats.retain(|gateway, _| is_known(gateway));
+        for (gateway, beat) in sight.beats.iter().filter(|(gateway, _)| is_known(gateway)) {
+            let known = beats.entry(*gateway).or_default();
+            *known = (*beat).max(*known);
+        }
         state.saw_others_token(sight.token);
     }
 
@@ -181,7 +160,8 @@ impl Memory {
     pub(crate) fn adopt(&self, epoch: Uuid, sight: &Sight) {
         let mut state = self.state();
         state.raise_token(sight.accepted_token(), sight.token);
-        state.noted.own.adopt(epoch, sight);
+        state.noted.own.epoch = Some(epoch);
+        state.noted.own.beats = sight.beats.clone();
         state.live = Unproved::default();
     }
 }

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::calls::row::{self, bytes_of, record, record_at, select};
 use crate::calls::session::time;
 use crate::link::lanes::{Lock, Verb};
+use crate::link::rows::{get, signed, unreadable};
 use crate::link::{Param, params};
-use crate::server::{get, signed, unreadable};
 use crate::store::Postgres;
 use oncegate_rules::key::Lookup;
 use oncegate_rules::ledger::{
@@ -53,31 +53,21 @@ const BY_SESSION: &str = positions!("calls", "session", "uuid");
 const BY_STATE: &str = positions!("states", "by_state", "bigint");
 const RUNNING: &str = "SELECT created_at, call_id FROM states WHERE state = 0 AND $1::bigint[] IS NOT NULL AND created_at >= $2
     AND (created_at, call_id) < ($3, $4) ORDER BY created_at DESC, call_id DESC LIMIT $5";
-const BY_KEY: &str = "SELECT created_at, call_id FROM (
-      SELECT created_at, call_id FROM calls WHERE by_key = ANY ($1::bigint[])
-      UNION SELECT c.created_at, c.call_id FROM names n JOIN calls c ON c.call_id = n.call_id WHERE n.lookup = ANY ($6::uuid[])) p
-    WHERE created_at >= $2 AND (created_at, call_id) < ($3, $4) ORDER BY created_at DESC, call_id DESC LIMIT $5";
-const SIZES: &str = "SELECT coalesce(octet_length(c.args), 0)::bigint + coalesce(octet_length(s.result), 0)
-    FROM unnest($1::uuid[]) WITH ORDINALITY u (id, nth) LEFT JOIN calls c ON c.call_id = id LEFT JOIN states s ON s.call_id = id
-    ORDER BY nth";
-const LISTED: &str = "SELECT c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, s.call_id, d.count, d.last
-    FROM states s LEFT JOIN calls c ON c.call_id = s.call_id LEFT JOIN duplicates d ON d.call_id = s.call_id
-    WHERE s.call_id = ANY ($1)";
-const LISTED_BRIEF: &str = "SELECT c.intent, ''::bytea, s.progress, CASE WHEN s.result IS NOT NULL THEN ''::bytea END, s.fencing,
-    s.similar_to, s.call_id, d.count, d.last
-    FROM states s LEFT JOIN calls c ON c.call_id = s.call_id LEFT JOIN duplicates d ON d.call_id = s.call_id
-    WHERE s.call_id = ANY ($1)";
-const HISTORY: &str = "SELECT c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, s.call_id, d.count, d.last, s.history
-    FROM states s LEFT JOIN calls c ON c.call_id = s.call_id LEFT JOIN duplicates d ON d.call_id = s.call_id
-    WHERE s.call_id = $1";
+const BY_KEY: &str = include_str!("../sql/by_key.sql");
+const SIZES: &str = "SELECT coalesce(octet_length(args), 0)::bigint + coalesce(octet_length(result), 0)
+    FROM unnest($1::uuid[]) WITH ORDINALITY u (call_id, nth) LEFT JOIN whole USING (call_id) ORDER BY nth";
+const LISTED: &str = "SELECT intent, CASE WHEN $2 THEN '' ELSE args END, progress,
+    CASE WHEN $2::boolean THEN substr(result, 1, 0) ELSE result END, fencing, similar_to, call_id, count, last
+    FROM whole WHERE call_id = ANY ($1)";
+const HISTORY: &str =
+    "SELECT intent, args, progress, result, fencing, similar_to, call_id, count, last, history
+    FROM whole WHERE call_id = $1";
 const OLDER: &str =
     "SELECT part, entries FROM older WHERE call_id = $1 AND part < $2 ORDER BY part DESC LIMIT $3";
-const MAKER: &str =
-    "SELECT c.intent FROM states s LEFT JOIN calls c ON c.call_id = s.call_id WHERE s.call_id = $1";
+const MAKER: &str = "SELECT intent FROM whole WHERE call_id = $1";
 const TENANTS: &str = "SELECT tenant FROM tools GROUP BY tenant ORDER BY tenant COLLATE \"C\"";
 const TOOLS: &str = "SELECT tool FROM tools WHERE tenant = $1";
-const OVER: &str = select!(brief "states s LEFT JOIN calls c ON c.call_id = s.call_id
-    WHERE s.retain_until <= $1 ORDER BY s.retain_until LIMIT $2");
+const OVER: &str = select!(brief "whole WHERE retain_until <= $1 ORDER BY retain_until LIMIT $2");
 const FORGET: &str = "forget_1";
 const POSTPONE: &str = "postpone_1";
 const PRUNE: &str = "prune_1";
@@ -128,12 +118,6 @@ impl Ledger for Postgres {
             tenant,
             filter,
         };
-        // No id of that time comes before the nil id.
-        let until = filter.until.map(|created_at| Position {
-            created_at,
-            id: Uuid::nil(),
-        });
-        let before = until.into_iter().chain(before).min();
         page(&listing, before, limit as usize).await
     }
 
@@ -144,7 +128,7 @@ impl Ledger for Postgres {
         let key = bytes_of(call_id);
         let params = params![call_id.0, signed(later.count), last, listed];
         let verb = Verb::about(&key, COUNT, params);
-        self.server.run(Some(&key), verb).await.map(drop)
+        self.server.lanes.run(verb).await.map(drop)
     }
 
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64> {
@@ -212,7 +196,7 @@ impl Postgres {
         if !damaged.is_empty() {
             let params = params![damaged, now_us, now_us.saturating_add(DAY_US)];
             let postpone = Verb::plain(POSTPONE, params);
-            let answer = self.server.run(None, postpone).await?;
+            let answer = self.server.lanes.run(postpone).await?;
             done += get::<i64>(&answer, 0)?.unsigned_abs();
         }
         if !forgotten.is_empty() {
@@ -247,7 +231,7 @@ impl Postgres {
 
     /// Runs a verb of cleanup. Answers how much it deleted.
     async fn deleted(&self, verb: Verb) -> Result<u64> {
-        let answer = self.server.run_guarded(None, verb).await?;
+        let answer = self.server.run_guarded(verb).await?;
         Ok(get::<i64>(&answer, 1)?.unsigned_abs())
     }
 }
@@ -269,12 +253,8 @@ impl pages::Listing for Listing<'_> {
 
     async fn positions(&self, before: Option<Position>, limit: usize) -> Result<Page<Position>> {
         let rows = self.rows(before, limit).await?;
-        let found: Vec<Position> = rows.iter().map(position).collect::<Result<_>>()?;
-        Ok(Page {
-            next: found.last().copied().filter(|_| found.len() >= limit),
-            found,
-            unreadable: 0,
-        })
+        let found = rows.iter().map(position).collect::<Result<_>>()?;
+        Ok(Page::first(found, limit))
     }
 
     async fn sizes(&self, positions: &[Position]) -> Result<Vec<usize>> {
@@ -286,10 +266,9 @@ impl pages::Listing for Listing<'_> {
 
     async fn read(&self, positions: &[Position]) -> Result<(Vec<(Position, Option<Listed>)>, u64)> {
         let is_brief = self.filter.is_brief;
-        let sql = if is_brief { LISTED_BRIEF } else { LISTED };
         let (mut calls, mut unreadable) = (HashMap::new(), 0);
         let ledger = &self.store.server.ledger;
-        for row in ledger.ask(sql, &[&ids(positions)]).await? {
+        for row in ledger.ask(LISTED, &[&ids(positions), &is_brief]).await? {
             let id: Uuid = get(&row, 6)?;
             match record(&row) {
                 Ok(record) if record.intent.tenant == self.tenant => {

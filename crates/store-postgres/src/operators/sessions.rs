@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use crate::calls::session::{self, time};
 use crate::link::lanes::Verb;
+use crate::link::rows::{get, signed};
 use crate::link::{Param, params};
-use crate::server::{get, signed};
 use crate::store::Postgres;
 use oncegate_rules::key;
 use oncegate_rules::record::{CallId, Entry};
@@ -76,7 +76,7 @@ impl Sessions for Postgres {
         let key = session_key(&id.tenant, &id.id);
         let params = params![Uuid::from_bytes(key), call_id.0];
         let verb = Verb::about(&key, LEAVE_LINE, params);
-        self.server.run(Some(&key), verb).await?;
+        self.server.lanes.run(verb).await?;
         self.say_ended(call_id);
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Pauses for Postgres {
         let mut params = params![Uuid::from_bytes(about), tool.to_owned(), paused];
         params.extend(columns(entry));
         let verb = Verb::about(&about, PAUSE, params);
-        let answer = self.server.run(Some(&about), verb).await?;
+        let answer = self.server.lanes.run(verb).await?;
         self.server.prove().await;
         get(&answer, 0)
     }
@@ -120,7 +120,7 @@ impl Postgres {
             self.server.status.must_be_open()?;
         }
         let verb = Verb::about(key, function, params);
-        let answer = self.server.run(Some(key), verb).await?;
+        let answer = self.server.lanes.run(verb).await?;
         self.server.prove().await;
         get(&answer, 0)
     }

@@ -94,6 +94,12 @@ CREATE TABLE duplicates (
   last    bytea[] NOT NULL                   -- the newest, newest first
 ) WITH (fillfactor = 70);
 
+-- All that is kept of a call. Columns of a part that is missing are NULL.
+CREATE VIEW whole AS
+  SELECT c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, s.call_id, d.count, d.last, s.history,
+      s.created_at, s.state, s.due_at, s.tool, s.retain_until
+    FROM states s LEFT JOIN calls c USING (call_id) LEFT JOIN duplicates d USING (call_id);
+
 -- The tools that each tenant has called. The lists of these tools have all calls of the tenant.
 CREATE TABLE tools (
   tenant text NOT NULL,

@@ -12,7 +12,7 @@ CREATE TYPE answer AS (
 
 -- The conditions of a claim. A member that is NULL is not compared.
 CREATE TYPE conditions_1 AS (
-  brought bigint, keeps boolean,             -- the caller's token; or it keeps the token that it has; else it gets the next one
+  this_token bigint, keeps boolean,          -- the caller's token; or it keeps the token that it has; else it gets the next one
   floor bigint, latest bigint,               -- the lowest next token; a later clock of this server is a fault, and does not count
   explained bigint,                          -- the highest token before the last accepted loss
   locks boolean, lease bigint, line_us bigint, line_length bigint,
@@ -95,9 +95,9 @@ DECLARE
 BEGIN
   newest := greatest(s.token, newest);
   IF s.frozen THEN a.word := 'frozen'; RETURN; END IF;
-  IF c.brought IS NOT NULL THEN
-    IF c.brought < coalesce(newest, 0) THEN a.word := 'stale'; RETURN; END IF;
-    IF c.brought = 0 OR c.brought > greatest(newest, c.explained) THEN a.word := 'not_given'; RETURN; END IF;
+  IF c.this_token IS NOT NULL THEN
+    IF c.this_token < coalesce(newest, 0) THEN a.word := 'stale'; RETURN; END IF;
+    IF c.this_token = 0 OR c.this_token > greatest(newest, c.explained) THEN a.word := 'not_given'; RETURN; END IF;
   END IF;
   IF c.alike IS NOT NULL THEN
     SELECT call_id INTO similar_call FROM places
@@ -143,7 +143,7 @@ BEGIN
     SELECT fencing INTO a.token FROM states WHERE call_id = p_call;
   ELSE
     -- A clock far ahead of the gateway's is a fault, and does not count.
-    a.token := coalesce(c.brought, greatest(newest + 1, c.floor,
+    a.token := coalesce(c.this_token, greatest(newest + 1, c.floor,
       CASE WHEN clock_us <= c.latest THEN clock_us END));
   END IF;
   IF c.locks THEN

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use crate::scripts::{Run, command};
 use crate::server::Server;
 use oncegate_store::lock::lock;
 use oncegate_store::shared::moments::Moments;
+use oncegate_store::shared::seen::Seen;
 use oncegate_store::{Error, FOREIGN, LOST_DATA, Reason, Result};
 
 /// How often an inspection begins again after another gateway has written the manifest.
@@ -41,17 +42,11 @@ enum Closed {
 pub(crate) struct Epochs {
     pub(super) server: Arc<Server>,
     gateways: Gateways,
-    pub(crate) lost_writes: AtomicU64,
-    /// Whether this process has found all of its own data here.
-    was_whole: AtomicBool,
-    /// Since when every call is known; `None` until the first inspection.
-    pub(crate) whole_since: Mutex<Option<Timestamp>>,
     /// Whether the remembered writes were put back since the loss was noticed.
     is_mended: AtomicBool,
     /// The manifest of a prepared acceptance, which closes the store for all gateways.
     prepared: Mutex<Option<Manifest>>,
-    /// When this process has found nothing missing.
-    moments: Mutex<Moments<Writes>>,
+    pub(crate) seen: Seen<Writes>,
     /// What the last inspection has read, if nothing was missing: for [`tidy_up`](Self::tidy_up).
     whole: Mutex<Option<Sight>>,
 }
@@ -62,11 +57,8 @@ impl Epochs {
         Self {
             gateways: Gateways::new(server.clone(), patience),
             server,
-            lost_writes: 0.into(),
-            was_whole: false.into(),
-            whole_since: Mutex::default(),
             is_mended: false.into(),
-            moments: Mutex::default(),
+            seen: Seen::new(Moments::default()),
             whole: Mutex::default(),
             prepared: Mutex::default(),
         }
@@ -116,9 +108,9 @@ impl Epochs {
                 self.know_since(&sight);
                 self.forget_acceptance();
                 self.server.memory.saw_all(&sight);
-                lock(&self.moments).saw_whole(began_at, self.server.memory.all_writes());
+                lock(&self.seen.moments).saw_whole(began_at, self.server.memory.all_writes());
                 *lock(&self.whole) = Some(sight);
-                self.was_whole.store(true, Ordering::Relaxed);
+                self.seen.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
                 None
             }
@@ -130,9 +122,9 @@ impl Epochs {
                 // Before anything is written to the data that is left after a loss.
                 self.know_since(&sight);
                 self.server.memory.adopt(&adopted, sight);
-                lock(&self.moments).begin_anew();
+                lock(&self.seen.moments).begin_anew();
                 self.forget_acceptance();
-                self.was_whole.store(true, Ordering::Relaxed);
+                self.seen.was_whole.store(true, Ordering::Relaxed);
                 let before = if epoch.is_empty() { "none" } else { &epoch };
                 tracing::info!(store = %self.server.link.target, epoch = adopted, before, "this gateway uses the data of another epoch from now on");
                 None
@@ -146,7 +138,7 @@ impl Epochs {
                 if self.manifest().await? != sight.manifest {
                     return Ok(ControlFlow::Continue(()));
                 }
-                lock(&self.moments).saw_loss(|writes| sight.has(writes, &epoch));
+                lock(&self.seen.moments).saw_loss(|writes| sight.has(writes, &epoch));
                 self.server.memory.saw_loss(&sight, &known);
                 // No key may be claimed while its lost call is being put back.
                 self.server.status.close_for(&reason);
@@ -162,7 +154,7 @@ impl Epochs {
                     if let Err(error) = put_all_back(&self.server).await {
                         tracing::error!(%error, "remembered writes could not be put back yet");
                     } else if !self.is_mended.swap(true, Ordering::Relaxed) {
-                        self.lost_writes.fetch_add(writes, Ordering::Relaxed);
+                        self.seen.lost_writes.fetch_add(writes, Ordering::Relaxed);
                     }
                 }
                 Some(reason)
@@ -188,7 +180,7 @@ impl Epochs {
             }
             return self.close_partitions(epoch).await;
         }
-        let was_whole = self.was_whole.load(Ordering::Relaxed);
+        let was_whole = self.seen.was_whole.load(Ordering::Relaxed);
         let known = (epoch, self.server.memory.format());
         let Some(warning) = loss::warning(before, known, what, was_whole) else {
             return Ok(Closed::Before);
@@ -256,17 +248,12 @@ impl Epochs {
         let accepted_token = &self.server.accepted_token;
         accepted_token.store(manifest.token, Ordering::SeqCst);
         let since = manifest.whole_since_us.map(Timestamp::from_microsecond);
-        *lock(&self.whole_since) = since.and_then(Result::ok);
+        *lock(&self.seen.whole_since) = since.and_then(Result::ok);
     }
 
     /// Drops a prepared acceptance, which another gateway has taken over, or which is done.
     pub(crate) fn forget_acceptance(&self) {
         lock(&self.prepared).take();
-    }
-
-    /// A time until which the store surely has everything, as far as this process has seen it whole.
-    pub(crate) fn whole_until(&self) -> Option<Timestamp> {
-        lock(&self.moments).until()
     }
 
     async fn sight(&self) -> Result<Sight> {
@@ -365,7 +352,7 @@ impl Epochs {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
         self.server.memory.adopt(&complete.epoch, sight);
-        lock(&self.moments).begin_anew();
+        lock(&self.seen.moments).begin_anew();
         Ok(())
     }
 
@@ -405,9 +392,9 @@ impl Epochs {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
         self.set_epochs("*", &manifest.epoch).await?;
-        *lock(&self.whole_since) = Some(now);
+        *lock(&self.seen.whole_since) = Some(now);
         memory.adopt(&manifest.epoch, self.sight().await?);
-        lock(&self.moments).begin_anew();
+        lock(&self.seen.moments).begin_anew();
         *lock(&self.prepared) = Some(manifest.clone());
         Ok(manifest)
     }

@@ -121,20 +121,18 @@ impl pages::Listing for Listing<'_> {
             Index::State("running") => self.running().await?,
             index => self.in_lists(&[index], before, limit).await?,
         };
-        let Filter { since, until, .. } = self.filter;
+        let since = self.filter.since;
         found.retain(|position| {
             let time = position.created_at;
             before.is_none_or(|before| *position < before)
                 && since.is_none_or(|since| time >= since)
-                && until.is_none_or(|until| time < until)
         });
         found.sort_unstable_by(|one, other| other.cmp(one));
         found.dedup();
         found.truncate(limit);
         Ok(Page {
-            next: found.last().copied().filter(|_| found.len() >= limit),
-            found,
             unreadable,
+            ..Page::first(found, limit)
         })
     }
 
@@ -191,10 +189,7 @@ impl Listing<'_> {
         limit: usize,
     ) -> Result<Vec<Position>> {
         let bound = |sign: &[u8], bytes: &[u8]| [sign, bytes].concat();
-        let until = self.filter.until.map(Position::time_bytes);
-        let until = until.map(|until| until.to_vec());
-        let before = before.map(|before| before.to_bytes().to_vec());
-        let below = until.into_iter().chain(before).min();
+        let below = before.map(|before| before.to_bytes());
         let newest = below.map_or_else(|| b"+".to_vec(), |below| bound(b"(", &below));
         let since = self.filter.since.map(Position::time_bytes);
         let oldest = since.map_or_else(|| b"-".to_vec(), |since| bound(b"[", &since));

@@ -1,5 +1,6 @@
 //! When the server of a shared store is inspected, and what becomes of the finding.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::seen::Seen;
 use crate::lock::lock;
 use crate::status::{Status, unreachable};
 use crate::{Readiness, Reason, Result};
@@ -51,16 +53,18 @@ async fn go_on(store: Weak<impl Inspects>) {
 }
 
 impl Status {
-    /// Completes the finding of an inspection that began when the store had been closed so often.
+    /// Publishes the finding of an inspection that began when the store had been closed so often.
     ///
     /// `is_saved`: whether the file of watermarks could be written.
-    pub fn complete(
+    pub fn conclude<T>(
         &self,
+        store: &dyn fmt::Display,
         found: Result<Readiness>,
         closings: u64,
         is_saved: bool,
         trouble: &Notify,
-    ) -> Readiness {
+        seen: &Seen<T>,
+    ) {
         let kind = self.kind();
         let mut found =
             found.unwrap_or_else(|error| unreachable(format!("{kind} is not reached: {error}")));
@@ -74,7 +78,8 @@ impl Status {
             found.reasons.push(Reason::new("disconnected", text));
             trouble.notify_one();
         }
-        found
+        seen.add_to(&mut found);
+        self.publish(found, store);
     }
 }
 

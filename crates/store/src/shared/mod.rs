@@ -7,6 +7,7 @@ pub mod inspection; // when a server is inspected, and what becomes of the findi
 pub mod memory; // what one gateway remembers of the store
 pub mod moments; // until when the store surely has everything
 pub mod pages; // pages of the ledger, read in portions
+pub mod seen; // what a gateway has seen of the data
 
 use std::path::PathBuf;
 

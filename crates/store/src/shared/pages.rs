@@ -1,6 +1,7 @@
 //! Pages of the ledger of a shared store: positions out of an index, and the calls at them, in portions.
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use crate::Result;
 use oncegate_rules::ledger::{Filter, Listed, PAGE_BYTES, Page};
@@ -19,7 +20,7 @@ pub trait Listing: Sync {
 
     fn filter(&self) -> &Filter;
 
-    /// The positions of the next calls in the filter's index, newest first. Some may not pass the filter.
+    /// The positions of the next calls in the filter's index, newest first. Some may not pass the filter, but none is too new.
     ///
     /// `unreadable`: how many could not be placed; each round finds the same ones again.
     async fn positions(&self, before: Option<Position>, limit: usize) -> Result<Page<Position>>;
@@ -38,9 +39,14 @@ pub async fn page<L: Listing>(
     limit: usize,
 ) -> Result<Page<Listed>> {
     let filter = listing.filter();
+    // No id of that time comes before the nil id.
+    let until = filter.until.map(|created_at| Position {
+        created_at,
+        id: Uuid::nil(),
+    });
     let mut page = Page {
         found: Vec::new(),
-        next: before,
+        next: until.into_iter().chain(before).min(),
         unreadable: 0,
     };
     let (mut looked, mut bytes, mut unplaced) = (0, 0, 0);
