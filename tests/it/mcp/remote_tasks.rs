@@ -293,6 +293,11 @@ async fn a_server_asks_in_its_task_and_is_answered_by_the_caller_alone(stores: &
         json!({ "status": "input_required", "inputRequests": questions }),
     );
     let named = json!({ "taskId": id });
+    until("the upstream has answered with its task", async || {
+        let asked = as_task(here, "tasks/get", named.clone()).await;
+        asked["result"]["status"] != "working"
+    })
+    .await;
     for gateway in [here, there] {
         let asked = as_task(gateway, "tasks/get", named.clone()).await;
         assert_eq!(
