@@ -102,12 +102,13 @@ impl Calls for Postgres {
                 Ok(Replaced::Done(record))
             }
             "gone" => Ok(Replaced::Lost(None)),
-            "late" => {
-                server.was_late(&answer)?;
-                // As it was: the change is made again from it, at the right time.
+            "late" | "changed" => {
+                if word == "late" {
+                    server.was_late(&answer)?;
+                }
+                // After "late" as it was: the change is made again from it, at the right time.
                 Ok(Replaced::Lost(Some(record_at(&answer, 1)?)))
             }
-            "changed" => Ok(Replaced::Lost(Some(record_at(&answer, 1)?))),
             _ => Err(damaged(word)),
         }
     }

@@ -70,7 +70,8 @@ impl Dialer {
         let options = format!(
             "-c search_path={schema} -c lock_timeout=1000 -c statement_timeout=5000 \
              -c idle_in_transaction_session_timeout=5000 -c plan_cache_mode=force_generic_plan \
-             -c jit=off -c client_min_messages=warning -c oncegate.connection={mark}"
+             -c jit=off -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
+             -c client_min_messages=warning -c oncegate.connection={mark}"
         );
         Ok(Self {
             config: settings.target.config(&options),

@@ -124,7 +124,9 @@ pub(crate) fn written(change: &Change) -> ChangeRow {
     }
 }
 
-/// The locks of a change: its session, the lookup keys that it needs, its call, and the calls that give lookup keys up.
+/// The locks of a change: its session and groups, the lookup keys that it needs, the calls that give some up, and its own call.
+///
+/// The first that it does not share chooses the lane.
 pub(crate) fn locks<'a>(
     change: &Change,
     lookups: impl IntoIterator<Item = &'a Lookup>,

@@ -70,7 +70,8 @@ pub(crate) fn locks(change: &Change) -> Vec<Lock> {
     let similar = admission.and_then(|admission| Some(admission.similar?.group));
     let groups = [budget, similar, change.release.similar].into_iter();
     let groups = groups.flatten().map(|group| Lock::alone(&group_key(group)));
-    // Calls without a session need no order among each other: only a freeze must not overlap with them.
+    // Calls without a session need no order among each other: only a freeze must not overlap with them. Their tokens may be
+    // equal, which no tool sees.
     let is_plain = |admission: &Admission| {
         let takes_next = !matches!(admission.token, Token::This(_)) && admission.lock.is_none();
         change.record.intent.session_id.is_empty() && takes_next

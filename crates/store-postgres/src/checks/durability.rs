@@ -66,10 +66,8 @@ fn unfit(facts: &Facts) -> Vec<Reason> {
     let is_read_only = !facts.is_in_recovery && facts.is_read_only;
     let standby = "this PostgreSQL is a standby, not a primary: name the primary, or all of them";
     let read_only = "this PostgreSQL is read-only (default_transaction_read_only)";
-    let encoding = format!(
-        "the database has the encoding {}; make one with UTF8",
-        facts.encoding
-    );
+    let name = &facts.encoding;
+    let encoding = format!("the database has the encoding {name}; make one with UTF8");
     let reasons = [
         unusable(&facts.version).map(|why| Reason::new("version", why)),
         Reason::given(facts.is_in_recovery, "role", standby),
@@ -108,6 +106,7 @@ pub(crate) fn unusable(version: &str) -> Option<String> {
 fn weaknesses(facts: &Facts, demand: Demand) -> Vec<Weakness> {
     use Durability::{Bounded, Relaxed, Strict};
     let is_replicated = !facts.standby_names.is_empty();
+    let tears = !facts.full_page_writes;
     let may_lose = facts.standbys > 0 && !is_replicated && demand.declared != Some(Strict);
     let is_late = is_replicated && facts.synchronous_commit == "remote_write";
     let is_alone = is_replicated && facts.is_monitor && facts.sync_standbys == 0;
@@ -120,10 +119,7 @@ fn weaknesses(facts: &Facts, demand: Demand) -> Vec<Weakness> {
     let alone = "no synchronous standby is connected, so no commit is answered";
     let weaknesses = [
         (Relaxed, Reason::given(!facts.fsync, "fsync", fsync)),
-        (
-            Relaxed,
-            Reason::given(!facts.full_page_writes, "full_page_writes", pages),
-        ),
+        (Relaxed, Reason::given(tears, "full_page_writes", pages)),
         (Relaxed, Reason::given(may_lose, "replicas", replicas)),
         (Bounded, Reason::given(is_late, "remote_write", late)),
         // Worse than every class.

@@ -20,19 +20,22 @@ use tokio_postgres::types::ToSql;
 use crate::link::rows::ChangeRow;
 use crate::link::{Dialer, Link, Param, Slot, said};
 use crate::target::SILENT;
+use oncegate_store::shared::pages::portions;
 use oncegate_store::{Error, Result};
 
 /// How many lanes there are: while one waits for its commit, the other one gathers verbs.
 const LANES: usize = 2;
 /// How many verbs one transaction has at most.
 const MOST: usize = 64;
+/// How many bytes one call of a function has at most, or one verb.
+const MOST_BYTES: usize = 1 << 20;
 /// How many verbs wait for a lane at most; more callers wait until there is room.
 const WAITING: usize = 1_024;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// A key that a transaction locks, and whether others may share it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Lock {
     key: i64,
     is_shared: bool,
@@ -112,6 +115,7 @@ impl Verb {
 /// A verb that waits for a lane.
 struct Waiting {
     verb: Verb,
+    round: usize,
     since: Instant,
     answer: oneshot::Sender<Result<Row>>,
 }
@@ -139,7 +143,7 @@ impl Lanes {
         }
     }
 
-    /// Runs a verb. Verbs with the same first lock share a lane, so that they do not wait for each other.
+    /// Runs a verb. Verbs whose first lock of their own is the same share a lane, so that they do not wait for each other.
     ///
     /// # Errors
     /// `Refused`: nothing was written. `Ambiguous`: the server did not say whether it was.
@@ -151,6 +155,7 @@ impl Lanes {
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             verb,
+            round: 0,
             since: Instant::now(),
             answer,
         };
@@ -190,8 +195,7 @@ impl Lane {
         if verbs.is_empty() {
             return;
         }
-        // The order does not matter: no caller knows another one's answer yet.
-        verbs.sort_by_key(|waiting| waiting.verb.function);
+        sort(&mut verbs);
         match self.transaction(&verbs).await {
             Done::Written(rows) => {
                 for (waiting, row) in verbs.into_iter().zip(rows) {
@@ -249,33 +253,40 @@ fn all_locks(verbs: &[Waiting]) -> (Vec<i64>, Vec<bool>) {
     locks.into_iter().unzip()
 }
 
-/// Verbs in the order of their functions, as the calls of these. No two verbs of one call need the same lock, because neither sees
-/// what the other one writes.
-fn together(verbs: &[Waiting]) -> Vec<&[Waiting]> {
-    let mut all = Vec::new();
-    for mut rest in verbs.chunk_by(|one, next| one.verb.function == next.verb.function) {
-        while let Some(first) = rest.first() {
-            let mut taken = HashMap::new();
-            let fits = |waiting: &&Waiting| {
-                let locks = &waiting.verb.locks;
-                let is_free = |lock: &Lock| {
-                    let is_shared = taken.get(&lock.key).copied().unwrap_or(true);
-                    !taken.contains_key(&lock.key) || is_shared && lock.is_shared
-                };
-                let fits = locks.iter().all(is_free);
-                taken.extend(locks.iter().map(|lock| (lock.key, lock.is_shared)));
-                fits
-            };
-            let count = match first.verb.values {
-                Values::Row(_) => rest.iter().take_while(fits).count(),
-                Values::Each(_) => 1,
-            };
-            let (now, later) = rest.split_at(count);
-            all.push(now);
-            rest = later;
+/// Sorts verbs by their functions, and those of a function into rounds. Two verbs of a round need no common lock, because neither
+/// sees what the other one writes. Their order does not matter: no caller knows another one's answer yet.
+fn sort(verbs: &mut [Waiting]) {
+    // From which round on a lock can be had: alone, or shared.
+    let mut free: HashMap<i64, [usize; 2]> = HashMap::new();
+    for waiting in verbs.iter_mut() {
+        let locks = &waiting.verb.locks;
+        let of = |lock: &Lock| {
+            free.get(&lock.key)
+                .map(|at| at[usize::from(lock.is_shared)])
+        };
+        waiting.round = locks.iter().filter_map(of).max().unwrap_or(0);
+        let next = waiting.round + 1;
+        for lock in locks {
+            let [alone, shared] = free.entry(lock.key).or_default();
+            *alone = next.max(*alone);
+            *shared = if lock.is_shared { *shared } else { next };
         }
     }
-    all
+    verbs.sort_by_key(|waiting| (waiting.verb.function, waiting.round));
+}
+
+/// Sorted verbs as the calls of their functions.
+fn together(verbs: &[Waiting]) -> Vec<&[Waiting]> {
+    let fits = |one: &Waiting, next: &Waiting| {
+        let is_row = one.verb.as_row().is_some();
+        is_row && one.round == next.round && one.verb.function == next.verb.function
+    };
+    let portions = verbs.chunk_by(fits).map(|verbs| {
+        let size = |waiting: &Waiting| waiting.verb.as_row().map_or(0, ChangeRow::size);
+        let sizes: Vec<usize> = verbs.iter().map(size).collect();
+        portions(verbs, &sizes, (MOST, MOST_BYTES))
+    });
+    portions.flatten().collect()
 }
 
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send + 'a>>;
@@ -374,34 +385,54 @@ mod tests {
     fn waiting(verb: Verb) -> Waiting {
         Waiting {
             verb,
+            round: 0,
             since: Instant::now(),
             answer: oneshot::channel().0,
         }
     }
 
     #[tokio::test]
-    async fn verbs_of_one_call_of_a_function_share_no_lock_and_stand_in_their_order() {
+    async fn verbs_of_one_call_of_a_function_share_no_lock_and_are_not_large() {
         let lock = |name: u8| Lock::alone(&[name; 16]);
         let all = Lock::shared(&[0xff; 16]);
-        let claim = |locks| waiting(Verb::row("claim_1", ChangeRow::default(), locks));
+        let row = |bytes| ChangeRow {
+            args: Some(vec![0; bytes]),
+            ..ChangeRow::default()
+        };
+        let claim = |locks| waiting(Verb::row("claim_1", row(10), locks));
+        let large = || waiting(Verb::row("replace_1", row(MOST_BYTES / 2), Vec::new()));
         let beat = || waiting(Verb::plain("beat_1", Vec::new()));
-        let verbs = vec![
-            beat(),
-            beat(),
+        let mut verbs = vec![
             claim(vec![lock(1), all]),
+            large(),
             claim(vec![lock(2), lock(2), all]),
+            beat(),
             claim(vec![lock(3), lock(1)]),
-            claim(vec![lock(2), all]),
-            claim(vec![Lock::alone(&[0xff; 16])]),
-            claim(vec![all]),
-            claim(Vec::new()),
-            waiting(Verb::row("replace_1", ChangeRow::default(), Vec::new())),
+            claim(vec![lock(1), all]),
+            large(),
+            claim(vec![lock(4), Lock::alone(&[0xff; 16]), all]),
+            beat(),
+            claim(vec![lock(5), all]),
+            large(),
         ];
+        sort(&mut verbs);
         let together = together(&verbs);
         let counts: Vec<usize> = together.iter().map(|verbs| verbs.len()).collect();
-        assert_eq!(counts, [1, 1, 2, 2, 1, 2, 1]);
-        let each = together.iter().flat_map(|verbs| verbs.iter());
-        assert!(each.zip(&verbs).all(|(one, verb)| std::ptr::eq(one, verb)));
+        assert_eq!(counts, [1, 1, 2, 1, 1, 1, 1, 2, 1]);
+        for verbs in together {
+            let locks =
+                |one: &Waiting| -> HashSet<Lock> { one.verb.locks.iter().copied().collect() };
+            let pairs = verbs.iter().enumerate();
+            for (one, other) in pairs.flat_map(|(n, one)| verbs[..n].iter().map(move |o| (one, o)))
+            {
+                let common = |lock: &Lock| {
+                    locks(other)
+                        .iter()
+                        .any(|other| other.key == lock.key && !(other.is_shared && lock.is_shared))
+                };
+                assert!(!locks(one).iter().any(common));
+            }
+        }
     }
 
     #[test]

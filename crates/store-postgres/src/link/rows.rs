@@ -1,4 +1,4 @@
-//! Rows that functions of `verbs.sql` take, as its types of the same names, and columns of answers. Must not decide anything.
+//! Rows that functions of `verbs.sql` take, and columns of answers. Must not decide anything.
 
 use std::fmt;
 
@@ -46,6 +46,14 @@ pub(crate) struct ChangeRow {
     pub(crate) free_from: Option<i64>,
     pub(crate) retakes: bool,
     pub(crate) leaves: Option<Uuid>,
+}
+
+impl ChangeRow {
+    /// About how many bytes it has.
+    pub(crate) fn size(&self) -> usize {
+        let large = [&self.args, &self.result].into_iter().flatten();
+        large.map(Vec::len).sum()
+    }
 }
 
 /// The conditions of a claim.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
-use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 use super::memory::Written;
@@ -215,7 +214,7 @@ impl Epochs {
         let token = signed(memory.highest_token().max(sight.token));
         let reason = reason.replace('\0', "\u{fffd}");
         let accept = params![ledger.epoch, next, also, reason, token];
-        if !self.ask::<bool>(ACCEPT, accept).await? {
+        if !self.ask(ACCEPT, accept).await? {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
         let sight = self.sight().await?;
@@ -225,11 +224,7 @@ impl Epochs {
         Ok(())
     }
 
-    async fn ask<T: for<'a> FromSql<'a>>(
-        &self,
-        function: &'static str,
-        params: Vec<Param>,
-    ) -> Result<T> {
+    async fn ask(&self, function: &'static str, params: Vec<Param>) -> Result<bool> {
         let answer = self.server.lanes.run(Verb::plain(function, params)).await?;
         get(&answer, 0)
     }

@@ -60,7 +60,7 @@ impl Sessions for Postgres {
         let key = session_key(&id.tenant, &id.id);
         let mut params = params![Uuid::from_bytes(key), lock.call_id.0, signed(lock.token)];
         params.extend(columns(entry));
-        let unlocked = self.act(UNLOCK, params, &key).await?;
+        let unlocked = self.act(Verb::about(&key, UNLOCK, params)).await?;
         self.say_ended(lock.call_id);
         Ok(unlocked)
     }
@@ -69,7 +69,7 @@ impl Sessions for Postgres {
         let key = session_key(&id.tenant, &id.id);
         let mut params = params![Uuid::from_bytes(key), frozen];
         params.extend(columns(entry));
-        self.act(FREEZE, params, &key).await
+        self.act(Verb::about(&key, FREEZE, params)).await
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<()> {
@@ -110,16 +110,10 @@ impl Pauses for Postgres {
 
 impl Postgres {
     /// An act of an operator on a session. It is refused while data may be missing.
-    async fn act(
-        &self,
-        function: &'static str,
-        params: Vec<Param>,
-        key: &[u8; 16],
-    ) -> Result<bool> {
+    async fn act(&self, verb: Verb) -> Result<bool> {
         if self.server.status.is_in_doubt() {
             self.server.status.must_be_open()?;
         }
-        let verb = Verb::about(key, function, params);
         let answer = self.server.lanes.run(verb).await?;
         self.server.prove().await;
         get(&answer, 0)

@@ -7,5 +7,5 @@ SELECT
   coalesce((SELECT string_agg(what, ', ') FROM (
     SELECT 'SELECT on ' || relname AS what FROM pg_class WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'v')
       AND NOT has_table_privilege(oid, 'SELECT')
-    UNION ALL SELECT 'EXECUTE on ' || proname FROM pg_proc WHERE pronamespace = to_regnamespace($1) AND prosecdef
+    UNION ALL SELECT 'EXECUTE on ' || proname FROM pg_proc WHERE pronamespace = to_regnamespace($1)
       AND NOT has_function_privilege(oid, 'EXECUTE')) missing), '')

@@ -94,7 +94,7 @@ CREATE TABLE duplicates (
   last    bytea[] NOT NULL                   -- the newest, newest first
 ) WITH (fillfactor = 70);
 
--- All that is kept of a call. Columns of a part that is missing are NULL.
+-- What is kept of each call that has a state, but its names and the older parts of its history.
 CREATE VIEW whole AS
   SELECT c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, s.call_id, d.count, d.last, s.history,
       s.created_at, s.state, s.due_at, s.tool, s.retain_until

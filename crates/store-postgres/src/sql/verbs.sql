@@ -1,7 +1,7 @@
 -- The verbs that write, as functions. They compare and write what they are told; the rules are in the gateway. They are
 -- called by statements of a transaction whose locks were taken before (lock_1), in one order for all gateways. READ COMMITTED: each
--- statement in a function has a snapshot of its own, taken after the locks. A function whose arguments change gets another
--- number, so that two versions of the gateway work side by side.
+-- statement in a function has a snapshot of its own, taken after the locks. A function or a type that changes gets
+-- another number, so that two versions of the gateway work side by side.
 -- They run with the rights of their owner (@secure@ below), so that the gateway's role can neither create nor delete anything.
 
 -- After the word the columns of a stored call, in the order in which the gateway reads them everywhere.
@@ -10,7 +10,7 @@ CREATE TYPE answer AS (
   other uuid, at bigint, lock_token bigint, lock_lease bigint, lock_free_from bigint
 );
 
--- The conditions of a claim. A member that is NULL is not compared.
+-- The conditions of a claim, or of a change that begins a run. A member that is NULL is not compared.
 CREATE TYPE conditions_1 AS (
   this_token bigint, keeps boolean,          -- the caller's token; or it keeps the token that it has; else it gets the next one
   floor bigint, latest bigint,               -- the lowest next token; a later clock of this server is a fault, and does not count
@@ -26,7 +26,7 @@ CREATE TYPE giver_1 AS (call_id uuid, version bigint, attempt uuid, list bigint)
 
 -- A claim or a change of a call. Arrays that would be empty are NULL.
 CREATE TYPE change_1 AS (
-  known text,                                -- the server and data that must be there; NULL if any will do
+  known text,                                -- the server and data that must be there; NULL, in a change: any will do
   call_id uuid, session uuid, names uuid[], takes uuid[], givers giver_1[],
   created_at bigint, lists bigint[], tenant text, tool text,
   was_version bigint, was_attempt uuid, was_fencing bigint,
@@ -80,8 +80,7 @@ BEGIN
   SELECT progress, result, fencing, similar_to INTO s FROM states WHERE call_id = p_call;
   a.other := p_call;
   IF c.intent IS NULL AND s.progress IS NULL THEN a.word := 'gone'; RETURN; END IF;
-  IF c.intent IS NULL OR s.progress IS NULL THEN a.word := 'half'; RETURN; END IF;
-  a.word := p_word;
+  a.word := CASE WHEN c.intent IS NULL OR s.progress IS NULL THEN 'half' ELSE p_word END;
   a.intent := c.intent; a.args := c.args;
   a.progress := s.progress; a.result := s.result; a.token := s.fencing; a.similar_to := s.similar_to;
 END $$;
@@ -182,24 +181,32 @@ BEGIN
     ORDER BY nth LIMIT 1);
 END $$;
 
--- Gives names to a call that others give up. A giver that loses the name of its key is found by a list of its key from then on.
+-- Gives a call names, which others may give up. A giver that loses the name of its key is found by a list of its key from then on.
 CREATE FUNCTION take_names(p_names uuid[], p_call uuid, p_givers giver_1[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO names SELECT u, p_call FROM unnest(p_names) u ON CONFLICT (lookup) DO UPDATE SET call_id = excluded.call_id;
+  -- The unique index is the safety net.
+  IF p_givers IS NULL THEN INSERT INTO names SELECT u, p_call FROM unnest(p_names) u; RETURN; END IF;
+  INSERT INTO names SELECT u, p_call FROM unnest(p_names) u ON CONFLICT (lookup) DO UPDATE SET call_id = excluded.call_id
+    WHERE names.call_id IN (SELECT g.call_id FROM unnest(p_givers) g);
+  IF (SELECT count(*) FROM names WHERE lookup = ANY (p_names) AND call_id = p_call) < cardinality(p_names) THEN
+    RAISE EXCEPTION 'a name is held by a call that does not give it up';
+  END IF;
   UPDATE calls SET by_key = g.list FROM unnest(p_givers) g
     WHERE calls.call_id = g.call_id AND g.list IS NOT NULL AND by_key IS NULL;
 END $$;
 
 -- Claims all names of each of these calls, of which no two need the same lock. Answers for each, in their order: 'new'; 'done' if it
 -- was claimed before, and the answer was lost; 'held' and the call that holds a name; 'unknown_server'; 'late' and this clock;
--- or a denial. Looks and writes for all of them at once, since each statement costs time of its own. Plans are made for
--- any number of claims and calls, so they must not read whole tables.
-CREATE FUNCTION claim_1(p_claims change_1[]) RETURNS SETOF answer LANGUAGE plpgsql @secure@ 
-  SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-DECLARE c record; a answer; answers answer[]; held uuid; again boolean; found_here text := identity(); clock_us bigint := now_us();
+-- or a denial. Looks and writes for all of them at once, since each statement costs time of its own;
+-- so clock and data are those at the beginning of all of them.
+CREATE FUNCTION claim_1(p_claims change_1[]) RETURNS SETOF answer LANGUAGE plpgsql @secure@ AS $$
+DECLARE
+  found_here text := identity(); clock_us bigint := now_us();
+  c record; a answer; answers answer[]; held uuid; again boolean; has_tools boolean := false;
 BEGIN
   IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
-  FOR c IN SELECT n.*, s AS at_session, EXISTS (SELECT FROM names WHERE lookup = ANY (n.names)) AS is_held,
+  FOR c IN SELECT n.call_id, n.session, n.names, n.givers, n.tenant, n.known, n.version, n.attempt, n.conditions, n.latest,
+      s AS at_session, EXISTS (SELECT FROM names WHERE lookup = ANY (n.names)) AS is_held,
       (SELECT fencing FROM calls o WHERE o.session = n.session AND fencing IS NOT NULL ORDER BY fencing DESC LIMIT 1) AS newest
     FROM unnest(p_claims) WITH ORDINALITY n LEFT JOIN sessions s ON s.session = n.session ORDER BY n.ordinality
   LOOP
@@ -211,7 +218,7 @@ BEGIN
     END IF;
     IF held IS NOT NULL THEN
       a := stored('held', held);
-    ELSIF found_here IS DISTINCT FROM c.known THEN
+    ELSIF NOT coalesce(found_here = c.known, false) THEN
       a.word := 'unknown_server';
     ELSIF again THEN
       -- A write, so that this commit waits for the standby, and with it for the first commit, whose answer was lost.
@@ -220,33 +227,34 @@ BEGIN
     ELSIF clock_us > c.latest THEN
       a.word := 'late'; a.at := clock_us;
     ELSE
-      IF (c.conditions).floor IS NOT NULL THEN a := admit(c.call_id, c.session, c.conditions, c.at_session, c.newest); END IF;
+      IF NOT (c.conditions IS NULL) THEN a := admit(c.call_id, c.session, c.conditions, c.at_session, c.newest); END IF;
       IF a.word IS NULL THEN
-        a.word := 'new';
+        a.word := 'new'; has_tools := has_tools OR c.tenant IS NOT NULL;
         IF c.givers IS NOT NULL THEN PERFORM take_names(c.names, c.call_id, c.givers); END IF;
       END IF;
     END IF;
     answers := answers || a;
+    RETURN NEXT a;
   END LOOP;
   -- The unique index is the safety net.
   INSERT INTO names SELECT unnest(n.names), n.call_id FROM unnest(p_claims) WITH ORDINALITY n
     WHERE (answers[n.ordinality]).word = 'new' AND n.givers IS NULL;
-  INSERT INTO tools SELECT n.tenant, n.tool FROM unnest(p_claims) WITH ORDINALITY n
-    WHERE (answers[n.ordinality]).word = 'new' AND n.tenant IS NOT NULL ORDER BY n.tenant, n.tool ON CONFLICT DO NOTHING;
+  IF has_tools THEN
+    INSERT INTO tools SELECT n.tenant, n.tool FROM unnest(p_claims) WITH ORDINALITY n
+      WHERE (answers[n.ordinality]).word = 'new' AND n.tenant IS NOT NULL ORDER BY n.tenant, n.tool ON CONFLICT DO NOTHING;
+  END IF;
   INSERT INTO calls SELECT n.call_id, n.created_at, n.lists[1], n.lists[2], n.lists[3], n.lists[4], n.lists[5], n.session,
       (answers[n.ordinality]).token, n.intent, n.args FROM unnest(p_claims) WITH ORDINALITY n
     WHERE (answers[n.ordinality]).word = 'new';
   INSERT INTO states SELECT n.call_id, n.created_at, n.version, n.attempt, (answers[n.ordinality]).token, n.state, n.due_at,
       n.searched, n.by_state, n.retain_until, (answers[n.ordinality]).similar_to, n.progress, n.entry, n.result
     FROM unnest(p_claims) WITH ORDINALITY n WHERE (answers[n.ordinality]).word = 'new';
-  RETURN QUERY SELECT * FROM unnest(answers);
 END $$;
 
 -- Writes these changes of calls, of which no two need the same lock, each if version, attempt and token are the expected ones.
 -- Answers for each, in their order: 'done', also for the same change again; 'changed' and the call that is in its way; 'gone';
 -- 'unknown_server'; 'late', the call as it is and this clock; or a denial.
-CREATE FUNCTION replace_1(p_changes change_1[]) RETURNS SETOF answer LANGUAGE plpgsql @secure@ 
-  SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION replace_1(p_changes change_1[]) RETURNS SETOF answer LANGUAGE plpgsql @secure@ AS $$
 DECLARE c change_1; a answer; written bigint[]; nth bigint := 0;
 BEGIN
   IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
@@ -297,7 +305,7 @@ BEGIN
   END IF;
   IF c.known IS NOT NULL AND NOT is_known(c.known) THEN a.word := 'unknown_server'; RETURN; END IF;
   IF now_us() > c.latest THEN a := stored('late', c.call_id); a.at := now_us(); RETURN; END IF;
-  IF (c.conditions).floor IS NOT NULL THEN
+  IF NOT (c.conditions IS NULL) THEN
     SELECT * INTO at_session FROM sessions WHERE session = c.session;
     SELECT fencing INTO newest FROM calls WHERE session = c.session AND fencing IS NOT NULL ORDER BY fencing DESC LIMIT 1;
     a := admit(c.call_id, c.session, c.conditions, at_session, newest);

@@ -1,4 +1,4 @@
-//! The conditions of a claim, as JSON for what runs in the servers of shared stores. Must not decide anything.
+//! The conditions of a claim for the servers of shared stores: as JSON, which Redis reads. Must not decide anything.
 
 use std::time::Duration;
 
