@@ -374,11 +374,28 @@ async fn a_claim_that_loses_draws_no_token(home: Home) {
 async fn claims_of_one_moment_draw_different_tokens_and_one_of_them_gets_the_lock(home: Home) {
     const CLAIMS: usize = 40;
     let at_once = async |tool: &Policy, round: &str| {
+        // Others come first, so that those of the session wait together.
+        let mut others = JoinSet::new();
+        for n in 0..CLAIMS {
+            let (key, session) = (format!("other-{round}{n}"), format!("other-{n}"));
+            let intent = Arc::new(intent(&key, &session, now()));
+            let by = (ME, now());
+            let change = arrives(
+                &Policy::new("t"),
+                None,
+                intent,
+                Preconditions::default(),
+                by,
+            );
+            let store = home.store.clone();
+            others.spawn(async move { claim(&*store, &change).await });
+        }
         let mut claims = JoinSet::new();
         for n in 0..CLAIMS {
             let (store, change) = (home.store.clone(), asks(tool, &format!("{round}{n}")));
             claims.spawn(async move { claim(&*store, &change).await });
         }
+        others.join_all().await;
         claims.join_all().await
     };
     let token = |answer: &Claimed| match answer {
