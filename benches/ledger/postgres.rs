@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::store::postgres::tokio_postgres::{Client, NoTls, connect};
-use oncegate::store::postgres::{Postgres, Schema, Settings, Target};
+use oncegate::store::postgres::{DEFAULT_SCHEMA, Postgres, Schema, Settings, Target};
 use oncegate::store::{Durability, Store};
 use tokio::time::sleep;
 
@@ -88,7 +88,7 @@ impl Server {
     pub(super) async fn store(&self, folder: &Path) -> Fallible<Arc<dyn Store>> {
         let settings = Settings {
             target: Target::parse(&self.url)?,
-            schema: Schema::default(),
+            schema: Schema::parse(DEFAULT_SCHEMA)?,
             durability: Durability::Strict,
             declared: None,
             ca: None,
