@@ -35,7 +35,7 @@ const WAITING: usize = 1_024;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// A key that a transaction locks, and whether others may share it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lock {
     key: i64,
     is_shared: bool,
@@ -393,8 +393,9 @@ mod tests {
 
     #[tokio::test]
     async fn verbs_of_one_call_of_a_function_share_no_lock_and_are_not_large() {
-        let lock = |name: u8| Lock::alone(&[name; 16]);
-        let all = Lock::shared(&[0xff; 16]);
+        let id = |name: u128| Uuid::from_u128(name).into_bytes();
+        let lock = |name| Lock::alone(&id(name));
+        let all = Lock::shared(&id(0xff));
         let row = |bytes| ChangeRow {
             args: Some(vec![0; bytes]),
             ..ChangeRow::default()
@@ -410,7 +411,7 @@ mod tests {
             claim(vec![lock(3), lock(1)]),
             claim(vec![lock(1), all]),
             large(),
-            claim(vec![lock(4), Lock::alone(&[0xff; 16]), all]),
+            claim(vec![lock(4), lock(0xff), all]),
             beat(),
             claim(vec![lock(5), all]),
             large(),
@@ -419,18 +420,13 @@ mod tests {
         let together = together(&verbs);
         let counts: Vec<usize> = together.iter().map(|verbs| verbs.len()).collect();
         assert_eq!(counts, [1, 1, 2, 1, 1, 1, 1, 2, 1]);
+        let is_common =
+            |one: &Lock, other: &Lock| one.key == other.key && !(one.is_shared && other.is_shared);
         for verbs in together {
-            let locks =
-                |one: &Waiting| -> HashSet<Lock> { one.verb.locks.iter().copied().collect() };
-            let pairs = verbs.iter().enumerate();
-            for (one, other) in pairs.flat_map(|(n, one)| verbs[..n].iter().map(move |o| (one, o)))
-            {
-                let common = |lock: &Lock| {
-                    locks(other)
-                        .iter()
-                        .any(|other| other.key == lock.key && !(other.is_shared && lock.is_shared))
-                };
-                assert!(!locks(one).iter().any(common));
+            for (nth, verb) in verbs.iter().enumerate() {
+                let mut earlier = verbs[..nth].iter().flat_map(|one| &one.verb.locks);
+                let has = |lock: &Lock| verb.verb.locks.iter().any(|own| is_common(own, lock));
+                assert!(!earlier.any(has), "two verbs of one call need a lock");
             }
         }
     }
