@@ -27,7 +27,7 @@ use oncegate_store::{Error, Result};
 const LANES: usize = 2;
 /// How many verbs one transaction has at most.
 const MOST: usize = 64;
-/// How many bytes one call of a function has at most, or one verb.
+/// How many bytes of arguments and results one batch has at most; a larger verb is a batch of its own.
 const MOST_BYTES: usize = 1 << 20;
 /// How many verbs wait for a lane at most; more callers wait until there is room.
 const WAITING: usize = 1_024;
@@ -72,7 +72,7 @@ pub(crate) struct Verb {
 pub(crate) enum Values {
     /// All verbs of a function have the same number of these.
     Each(Vec<Param>),
-    /// An array of such rows, so that one call of the function answers several verbs.
+    /// One element of the array that the function takes: the verbs of a batch share the array.
     Row(Box<ChangeRow>),
 }
 
@@ -143,7 +143,7 @@ impl Lanes {
         }
     }
 
-    /// Runs a verb. Verbs whose first lock of their own is the same share a lane, so that they do not wait for each other.
+    /// Runs a verb. Verbs with the same first lock that is not shared have the same lane, so that they do not wait for each other.
     ///
     /// # Errors
     /// `Refused`: nothing was written. `Ambiguous`: the server did not say whether it was.
@@ -253,10 +253,10 @@ fn all_locks(verbs: &[Waiting]) -> (Vec<i64>, Vec<bool>) {
     locks.into_iter().unzip()
 }
 
-/// Sorts verbs by their functions, and those of a function into rounds. Two verbs of a round need no common lock, because neither
-/// sees what the other one writes. Their order does not matter: no caller knows another one's answer yet.
+/// Gives each verb a round, counted over all functions, so that no two verbs of one round need the same lock: neither sees what the
+/// other one writes. Then sorts by function and round. None has been answered yet, so no caller can tell.
 fn sort(verbs: &mut [Waiting]) {
-    // From which round on a lock can be had: alone, or shared.
+    // From which round on a lock can be had: alone, or shared. A shared lock delays only those that want it alone.
     let mut free: HashMap<i64, [usize; 2]> = HashMap::new();
     for waiting in verbs.iter_mut() {
         let locks = &waiting.verb.locks;
@@ -275,8 +275,8 @@ fn sort(verbs: &mut [Waiting]) {
     verbs.sort_by_key(|waiting| (waiting.verb.function, waiting.round));
 }
 
-/// Sorted verbs as the calls of their functions.
-fn together(verbs: &[Waiting]) -> Vec<&[Waiting]> {
+/// Sorted verbs in batches: one call of a function for each.
+fn batches(verbs: &[Waiting]) -> Vec<&[Waiting]> {
     let fits = |one: &Waiting, next: &Waiting| {
         let is_row = one.verb.as_row().is_some();
         is_row && one.round == next.round && one.verb.function == next.verb.function
@@ -295,23 +295,23 @@ type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Err
 async fn send(link: &Link, verbs: &[Waiting]) -> Done {
     let (keys, shared) = all_locks(verbs);
     let lock: [&(dyn ToSql + Sync); 2] = [&keys, &shared];
-    let together = together(verbs);
-    let rows: Vec<Vec<&ChangeRow>> = together
+    let batches = batches(verbs);
+    let changes: Vec<Vec<&ChangeRow>> = batches
         .iter()
         .map(|verbs| verbs.iter().filter_map(|one| one.verb.as_row()).collect())
         .collect();
     let mut calls = vec![("lock_1", 1, lock.to_vec())];
-    for (verbs, rows) in together.iter().zip(&rows) {
+    for (verbs, changes) in batches.iter().zip(&changes) {
         let values: Vec<&(dyn ToSql + Sync)> = match &verbs[0].verb.values {
             Values::Each(values) => values.iter().map(|value| &**value as _).collect(),
-            Values::Row(_) => vec![rows],
+            Values::Row(_) => vec![changes],
         };
         calls.push((verbs[0].verb.function, verbs.len(), values));
     }
-    let mut known = Vec::with_capacity(calls.len());
+    let mut prepared = Vec::with_capacity(calls.len());
     for (function, _, values) in &calls {
         match link.call(function, values.len()).await {
-            Ok(statement) => known.push(statement),
+            Ok(statement) => prepared.push(statement),
             Err(error) => return Done::Nothing(said(&error)),
         }
     }
@@ -321,7 +321,7 @@ async fn send(link: &Link, verbs: &[Waiting]) -> Done {
         Box::pin(async move { client.batch_execute(sql).await.map(|()| Vec::new()) })
     };
     let mut sent: Vec<Sent<'_>> = vec![simple(BEGIN)];
-    for (statement, (.., values)) in known.iter().zip(&calls) {
+    for (statement, (.., values)) in prepared.iter().zip(&calls) {
         sent.push(Box::pin(client.query(statement, values)));
     }
     sent.push(simple("COMMIT"));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn verbs_of_one_call_of_a_function_share_no_lock_and_are_not_large() {
+    async fn verbs_of_one_batch_share_no_lock_and_are_not_large() {
         let id = |name: u128| Uuid::from_u128(name).into_bytes();
         let lock = |name| Lock::alone(&id(name));
         let all = Lock::shared(&id(0xff));
@@ -417,16 +417,16 @@ mod tests {
             large(),
         ];
         sort(&mut verbs);
-        let together = together(&verbs);
-        let counts: Vec<usize> = together.iter().map(|verbs| verbs.len()).collect();
+        let batches = batches(&verbs);
+        let counts: Vec<usize> = batches.iter().map(|verbs| verbs.len()).collect();
         assert_eq!(counts, [1, 1, 2, 1, 1, 1, 1, 2, 1]);
         let is_common =
             |one: &Lock, other: &Lock| one.key == other.key && !(one.is_shared && other.is_shared);
-        for verbs in together {
+        for verbs in batches {
             for (nth, verb) in verbs.iter().enumerate() {
                 let mut earlier = verbs[..nth].iter().flat_map(|one| &one.verb.locks);
                 let has = |lock: &Lock| verb.verb.locks.iter().any(|own| is_common(own, lock));
-                assert!(!earlier.any(has), "two verbs of one call need a lock");
+                assert!(!earlier.any(has), "two verbs of one batch need a lock");
             }
         }
     }

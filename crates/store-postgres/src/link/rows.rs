@@ -32,7 +32,9 @@ pub(crate) struct ChangeRow {
     pub(crate) version: i64,
     pub(crate) attempt: Uuid,
     pub(crate) due_at: Option<i64>,
+    /// The tool of a call that is searched for by it: a running, unknown or waiting one.
     pub(crate) searched: Option<String>,
+    /// The list of its state.
     pub(crate) by_state: Option<i64>,
     pub(crate) retain_until: Option<i64>,
     pub(crate) similar_to: Option<Uuid>,
@@ -42,14 +44,18 @@ pub(crate) struct ChangeRow {
     pub(crate) entry: Vec<u8>,
     pub(crate) result: Option<Vec<u8>>,
     pub(crate) conditions: Option<Conditions>,
+    /// The latest time at which its run may begin.
     pub(crate) latest: Option<i64>,
+    /// From when on the session's lock is free; 0: now.
     pub(crate) free_from: Option<i64>,
+    /// Whether the lock is taken again if the store has lost who has it.
     pub(crate) retakes: bool,
+    /// The group of similar calls that it leaves.
     pub(crate) leaves: Option<Uuid>,
 }
 
 impl ChangeRow {
-    /// About how many bytes it has.
+    /// How many bytes its large parts have: arguments and result.
     pub(crate) fn size(&self) -> usize {
         let large = [&self.args, &self.result].into_iter().flatten();
         large.map(Vec::len).sum()

@@ -44,6 +44,7 @@ BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
+  -- unnest keeps the order of the array, in which the locks are taken.
   PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
     FROM unnest(p_keys, p_shared) AS locks (key, shared);
   PERFORM set_config('oncegate.locked', 'yes', true);
@@ -107,7 +108,7 @@ BEGIN
     END IF;
   END IF;
   IF c.budget IS NOT NULL THEN
-    -- The place whose end makes room: all but max - 1 of the newer ones have ended by then. None is needed for a call that has one.
+    -- A call that has a place needs no room. Else the place whose end makes room: all but max - 1 of the newer ones have ended by then.
     SELECT place_until INTO place FROM places WHERE room = c.budget AND place_until > clock_us AND NOT EXISTS (
         SELECT FROM places WHERE room = c.budget AND call_id = p_call AND place_until > clock_us)
       ORDER BY place_until DESC LIMIT 1 OFFSET greatest(c.budget_max - 1, 0);
@@ -227,6 +228,7 @@ BEGIN
     ELSIF clock_us > c.latest THEN
       a.word := 'late'; a.at := clock_us;
     ELSE
+      -- IS NOT NULL would be false as soon as one member is NULL.
       IF NOT (c.conditions IS NULL) THEN a := admit(c.call_id, c.session, c.conditions, c.at_session, c.newest); END IF;
       IF a.word IS NULL THEN
         a.word := 'new'; has_tools := has_tools OR c.tenant IS NOT NULL;
@@ -236,7 +238,7 @@ BEGIN
     answers := answers || a;
     RETURN NEXT a;
   END LOOP;
-  -- The unique index is the safety net.
+  -- Those with givers have their names already. If another call holds a name after all, the unique index fails the transaction.
   INSERT INTO names SELECT unnest(n.names), n.call_id FROM unnest(p_claims) WITH ORDINALITY n
     WHERE (answers[n.ordinality]).word = 'new' AND n.givers IS NULL;
   IF has_tools THEN
@@ -258,7 +260,8 @@ CREATE FUNCTION replace_1(p_changes change_1[]) RETURNS SETOF answer LANGUAGE pl
 DECLARE c change_1; a answer; written bigint[]; nth bigint := 0;
 BEGIN
   IF is_unlocked() THEN RAISE EXCEPTION 'the locks of this transaction were not taken'; END IF;
-  -- Outcomes that change nothing else, and have nothing in their way, as most: one statement for all of them.
+  -- Outcomes that change nothing else, and have nothing in their way, as most: one statement for all of them. Without `known` a change
+  -- neither begins a run nor takes names, so its names, takes, givers and latest are NULL.
   WITH plain AS (
     UPDATE states s SET version = n.version, attempt = n.attempt, state = n.state, due_at = n.due_at, tool = n.searched,
         by_state = n.by_state, retain_until = n.retain_until, similar_to = n.similar_to, progress = n.progress,
