@@ -43,7 +43,7 @@ impl Server {
             Token::This(token) => row.this_token = Some(signed(token)),
         }
         row.floor = signed(floor);
-        row.latest = signed(latest_clock(now, floor)?);
+        row.latest_clock = signed(latest_clock(now, floor)?);
         if let Some(Line::Waits { longest }) = admission.lock {
             row.line_us = Some(signed(micros(LINE_ENTRY)));
             row.line_length = longest.into();

@@ -71,7 +71,7 @@ pub(crate) struct Verb {
 /// What the function of a verb is called with.
 pub(crate) enum Values {
     /// All verbs of a function have the same number of these.
-    Each(Vec<Param>),
+    Params(Vec<Param>),
     /// One element of the array that the function takes: the verbs of a batch share the array.
     Row(Box<ChangeRow>),
 }
@@ -80,7 +80,7 @@ impl Verb {
     pub(crate) fn new(function: &'static str, params: Vec<Param>, locks: Vec<Lock>) -> Self {
         Self {
             function,
-            values: Values::Each(params),
+            values: Values::Params(params),
             locks,
         }
     }
@@ -97,7 +97,7 @@ impl Verb {
     fn as_row(&self) -> Option<&ChangeRow> {
         match &self.values {
             Values::Row(row) => Some(row),
-            Values::Each(_) => None,
+            Values::Params(_) => None,
         }
     }
 
@@ -303,7 +303,7 @@ async fn send(link: &Link, verbs: &[Waiting]) -> Done {
     let mut calls = vec![("lock_1", 1, lock.to_vec())];
     for (verbs, changes) in batches.iter().zip(&changes) {
         let values: Vec<&(dyn ToSql + Sync)> = match &verbs[0].verb.values {
-            Values::Each(values) => values.iter().map(|value| &**value as _).collect(),
+            Values::Params(values) => values.iter().map(|value| &**value as _).collect(),
             Values::Row(_) => vec![changes],
         };
         calls.push((verbs[0].verb.function, verbs.len(), values));

@@ -69,7 +69,7 @@ pub(crate) struct Conditions {
     pub(crate) this_token: Option<i64>,
     pub(crate) keeps: bool,
     pub(crate) floor: i64,
-    pub(crate) latest: i64,
+    pub(crate) latest_clock: i64,
     pub(crate) explained: i64,
     pub(crate) locks: bool,
     pub(crate) lease: i64,

@@ -13,11 +13,12 @@ CREATE TYPE answer AS (
 -- The conditions of a claim, or of a change that begins a run. A member that is NULL is not compared.
 CREATE TYPE conditions_1 AS (
   this_token bigint, keeps boolean,          -- the caller's token; or it keeps the token that it has; else it gets the next one
-  floor bigint, latest bigint,               -- the lowest next token; a later clock of this server is a fault, and does not count
+  floor bigint, latest_clock bigint,         -- the lowest next token; a later clock of this server is a fault, and does not count
   explained bigint,                          -- the highest token before the last accepted loss
   locks boolean, lease bigint, line_us bigint, line_length bigint,
   budget uuid, budget_max bigint, budget_us bigint,
-  alike uuid, alike_us bigint, refuses boolean, confirmed uuid
+  alike uuid, alike_us bigint,               -- the group of similar calls, and for how long a call counts there
+  refuses boolean, confirmed uuid            -- whether a similar call is a reason to refuse; the one that the caller has confirmed
 );
 
 -- A call that gives up its names, if it is still exactly as the gateway has read it. list: the list of its key, if it loses the
@@ -144,7 +145,7 @@ BEGIN
   ELSE
     -- A clock far ahead of the gateway's is a fault, and does not count.
     a.token := coalesce(c.this_token, greatest(newest + 1, c.floor,
-      CASE WHEN clock_us <= c.latest THEN clock_us END));
+      CASE WHEN clock_us <= c.latest_clock THEN clock_us END));
   END IF;
   IF c.locks THEN
     INSERT INTO sessions (session, token, lock_call, lock_token, lock_lease)
@@ -198,8 +199,8 @@ END $$;
 
 -- Claims all names of each of these calls, of which no two need the same lock. Answers for each, in their order: 'new'; 'done' if it
 -- was claimed before, and the answer was lost; 'held' and the call that holds a name; 'unknown_server'; 'late' and this clock;
--- or a denial. Looks and writes for all of them at once, since each statement costs time of its own;
--- so clock and data are those at the beginning of all of them.
+-- or a denial. Looks and writes for all of them at once, since each statement costs time of its own.
+-- The clock, and which data this is, are read once for all.
 CREATE FUNCTION claim_1(p_claims change_1[]) RETURNS SETOF answer LANGUAGE plpgsql @secure@ AS $$
 DECLARE
   found_here text := identity(); clock_us bigint := now_us();
