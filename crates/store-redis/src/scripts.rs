@@ -100,14 +100,19 @@ impl Scripts {
     }
 }
 
-/// Room for those of a script about a call.
+/// Room for the keys and arguments of most scripts about a call, so that their buffers need not grow.
 const KEYS: usize = 32;
+const KEY_BYTES: usize = 40;
 const ARGUMENTS: usize = 32;
+const ARGUMENT_BYTES: usize = 64;
+/// `EVALSHA`, the hash of the script, and the number of keys.
+const HEAD: usize = 3;
+const HEAD_BYTES: usize = 64;
 
 /// A script with its keys and arguments.
 pub(super) struct Run<'a> {
     pub(super) script: &'a Script,
-    /// One buffer for all keys, as commands have it.
+    /// Two lists of texts, each in one buffer. Neither is sent: `command` makes one command of both.
     keys: Cmd,
     arguments: Cmd,
 }
@@ -116,8 +121,8 @@ impl<'a> Run<'a> {
     pub(super) fn new(script: &'a Script) -> Self {
         Self {
             script,
-            keys: Cmd::with_capacity(KEYS, KEYS * 40),
-            arguments: Cmd::with_capacity(ARGUMENTS, 2_048),
+            keys: Cmd::with_capacity(KEYS, KEYS * KEY_BYTES),
+            arguments: Cmd::with_capacity(ARGUMENTS, ARGUMENTS * ARGUMENT_BYTES),
         }
     }
 
@@ -131,8 +136,9 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// The command that runs the script.
     pub(super) fn command(&self) -> Cmd {
-        // There are cursors only in commands that search.
+        // A list has no cursors: only commands that search have them.
         let bytes_of = |part| match part {
             Arg::Simple(bytes) => bytes,
             _ => &[][..],
@@ -140,7 +146,7 @@ impl<'a> Run<'a> {
         let keys = self.keys.args_iter().map(bytes_of);
         let parts = keys.clone().chain(self.arguments.args_iter().map(bytes_of));
         let length = parts.clone().map(<[u8]>::len).sum::<usize>();
-        let mut command = Cmd::with_capacity(parts.clone().count() + 3, length + 64);
+        let mut command = Cmd::with_capacity(parts.clone().count() + HEAD, length + HEAD_BYTES);
         command.arg(("EVALSHA", self.script.get_hash(), keys.count()));
         parts.for_each(|bytes| command.write_arg(bytes));
         command

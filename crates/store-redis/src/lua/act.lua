@@ -4,7 +4,8 @@
 -- KEYS: 1 session, 2 its events, 3 marks
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 'unlock', 'freeze' or 'thaw', 6 entry,
 --       7 and 8 the call that has the lock, and its token
-local lost = lost_data()
+read_marks(redis.call('GET', KEYS[3]))
+local lost = lost_by_marks()
 if lost then return lost end
 local session = look_at(KEYS[1])
 if ARGV[5] == 'unlock' then

@@ -19,7 +19,7 @@ if not is_there then
   tell()
 end
 local answer, is_named, free = { 'conflict' }, {}, {}
-local keys, holders = names()
+local keys, holders = read_marks_and_names()
 for n, holder in ipairs(holders) do
   if holder ~= ARGV[7] then
     if not holder or gives_up(holder) then

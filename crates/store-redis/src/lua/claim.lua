@@ -4,7 +4,7 @@
 --
 -- KEYS: as in common
 -- ARGV: 21 conditions or '', 22 tenant, or '' if it is listed already, 23 the latest time at which the run may begin or ''
-local keys, holders = names()
+local keys, holders = read_marks_and_names()
 for _, holder in ipairs(holders) do
   if holder == ARGV[7] then
     local stored = unpack_call(redis.call('GET', KEYS[2]))
@@ -24,6 +24,7 @@ if ARGV[21] ~= '' then
   if denied then return denied end
 end
 
+-- One command writes the record and takes the names.
 take(keys, { KEYS[2], new_call(token, other, ARGV[17]) })
 move(nil)
 if KEPT == 'k' then retain(false, redis.call('GET', KEYS[4])) end

@@ -69,8 +69,9 @@ local function gives_up(id)
   return #head == 48 and string.sub(head, 25, 48) == givers[id].cas
 end
 
--- The keys of all names of the call; and the ids of the calls that hold them, `false` for a free name. Reads the marks, too.
-local function names()
+-- Reads the marks, and who holds the names of the call. Returns the keys of the names, and the ids of the calls that hold
+-- them, `false` for a free name.
+local function read_marks_and_names()
   local keys = { KEYS[1] }
   for n = first_name, #KEYS do keys[#keys + 1] = KEYS[n] end
   local found = redis.call('MGET', KEYS[3], unpack(keys))
@@ -78,15 +79,15 @@ local function names()
   return keys, found
 end
 
--- Gives these names to the call. `pairs_of`: further keys and their values, which are written with them. Puts each giver into
--- the list of its key, which finds it from then on.
-local function take(keys, pairs_of)
+-- Gives these names to the call. The command that does so begins with `written`, other keys and their values. Puts each giver
+-- into the list of its key, which finds it from then on.
+local function take(keys, written)
   if #keys == 0 then return end
   for _, key in ipairs(keys) do
-    pairs_of[#pairs_of + 1] = key
-    pairs_of[#pairs_of + 1] = ARGV[7]
+    written[#written + 1] = key
+    written[#written + 1] = ARGV[7]
   end
-  redis.call('MSET', unpack(pairs_of))
+  redis.call('MSET', unpack(written))
   for _, giver in pairs(givers) do redis.call('ZADD', giver.list, 0, giver.position) end
 end
 

@@ -16,7 +16,8 @@ local function delete(keys)
   end
 end
 
-local lost = lost_data()
+read_marks(redis.call('GET', KEYS[3]))
+local lost = lost_by_marks()
 if lost then return lost end
 local now, calls, names = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local due, places, keys = {}, {}, {}

@@ -3,7 +3,8 @@
 --
 -- KEYS: as in put_document, up to 9
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 digest, 6 position, 7 now, 8 state
-local lost = lost_data()
+read_marks(redis.call('GET', KEYS[3]))
+local lost = lost_by_marks()
 if lost then return lost end
 local until_when = tonumber(redis.call('ZSCORE', KEYS[4], ARGV[5]) or '')
 if not until_when or until_when > tonumber(ARGV[7]) then return { 'kept' } end

@@ -14,5 +14,9 @@ for n = 1, #KEYS - 1 do
     table.insert(places[holder], n)
   end
 end
-local lost = #found == 0 and ARGV[3] ~= '' and lost_by(stored[#KEYS])
-return lost or { 'held', found }
+if #found == 0 and ARGV[3] ~= '' then
+  read_marks(stored[#KEYS])
+  local lost = lost_by_marks()
+  if lost then return lost end
+end
+return { 'held', found }

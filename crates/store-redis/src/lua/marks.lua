@@ -7,7 +7,7 @@
 
 local marks = {}
 
--- Reads the marks and this gateway's count from their text.
+-- Reads the marks and this gateway's count from their text, which is false if there are none.
 local function read_marks(text)
   marks.text = text or ''
   local _, to = string.find(marks.text, '\n' .. ARGV[2] .. '=', 1, true)
@@ -15,21 +15,14 @@ local function read_marks(text)
   marks.writes = to and tonumber(string.sub(marks.text, to + 1, to + 15)) or 0
 end
 
--- Compares the marks that were read last. Returns the script's answer if data is missing: nothing that leads to an effect may
--- be written. 'epoch': this is other data than the gateway knows. 'writes': the gateway knows of more writes of its own
--- than are counted here, so some are lost.
+-- Compares the marks that were read with what the gateway knows. Returns the script's answer if data is missing: nothing
+-- that leads to an effect may be written. 'epoch': this is other data than the gateway knows. 'writes': the gateway knows of
+-- more writes of its own than are counted here, so some are lost.
 local function lost_by_marks()
   if (string.match(marks.text, '^[^\n]*')) ~= ARGV[3] then return { 'lost', 'epoch' } end
   if marks.writes < tonumber(ARGV[4]) then return { 'lost', 'writes' } end
   return nil
 end
-
-local function lost_by(text)
-  read_marks(text)
-  return lost_by_marks()
-end
-
-local function lost_data() return lost_by(redis.call('GET', KEYS[3])) end
 
 -- Counts a write of this gateway. Does not count if writes are missing: a growing count would hide the loss.
 local function count()

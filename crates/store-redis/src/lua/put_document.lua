@@ -12,7 +12,8 @@ local is_there = true
 for n = 1, 4 do is_there = is_there and stored[n] == ARGV[8 + n] end
 local is_before = (stored[1] or '') == ARGV[7] and (stored[2] or '') == ARGV[8]
 if not is_there and not is_before then return { 'changed', stored } end
-local lost = lost_data()
+read_marks(redis.call('GET', KEYS[3]))
+local lost = lost_by_marks()
 if lost and ARGV[3] ~= '' then return lost end
 if is_there then return { 'done', marks.writes } end
 

@@ -10,7 +10,7 @@
 --       28 how many of the last keys are names that the call takes, 29 the latest time at which the run may begin or '',
 --       30 the similar call, if there are no conditions, or ''
 local begins = ARGV[3] ~= ''
--- The marks count here if nothing is sent after the change. Otherwise `names` reads them.
+-- The marks count here if nothing is sent after the change. Otherwise they are read with the names.
 local found = redis.call('MGET', KEYS[2], KEYS[3], KEYS[4])
 local stored, earliest = unpack_call(found[1]), found[3]
 if not stored then return { 'gone' } end
@@ -20,7 +20,7 @@ if not again and (stored.cas ~= ARGV[22] or stored.token ~= ARGV[23]) then
 end
 local taken = {}
 if begins then
-  local keys, holders = names()
+  local keys, holders = read_marks_and_names()
   for n, holder in ipairs(holders) do
     if holder ~= ARGV[7] then
       local is_free = not holder or gives_up(holder)

@@ -7,7 +7,8 @@
 --       epoch, 5 the older one
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 in the first partition: where the highest token of forgotten gateways is
 --       kept, or '', then of each gateway its name and its count
-local lost = lost_data()
+read_marks(redis.call('GET', KEYS[3]))
+local lost = lost_by_marks()
 if lost then return lost end
 -- When the newer hash has so many gateways it becomes the older one.
 local MOST = 1000
