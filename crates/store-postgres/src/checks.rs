@@ -159,12 +159,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Notes the run of the server.
+    /// Notes the run of the server. One that this gateway has not seen may lack what other gateways know, also if this one is new.
     fn note_run(&self, facts: &Facts) {
-        let memory = &self.server.memory;
-        let is_other = memory.replace_server(facts.started_us) != Some(facts.started_us);
-        // A gateway without an epoch has nothing to lose, and neither have others in a store that is new.
-        if is_other && memory.epoch().is_some() {
+        let before = self.server.memory.replace_server(facts.started_us);
+        if before != Some(facts.started_us) {
             self.settling.begin(Instant::now());
         }
     }

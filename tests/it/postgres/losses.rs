@@ -140,16 +140,35 @@ async fn of_a_call_of_a_paused_tool_nothing_is_said_while_a_postgres_may_have_ol
     assert_eq!(tool.effects(), 1);
 }
 
+/// The time in which other gateways look does not end.
+fn settles_long() -> Timings {
+    Timings {
+        redis_others_look: Duration::from_secs(3_600),
+        ..brisk()
+    }
+}
+
+/// The server may lack what only another gateway knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_gateway_claims_nothing_before_others_had_time_to_look_at_a_postgres() {
+    let (old, new, place) = (folder(), folder(), place().await);
+    let before = open_postgres(&place, old.path()).await;
+    claimed(&before, &arrival("k", "S", 0, ME)).await;
+    let store = open_postgres_at_pace(&place, new.path(), settles_long()).await;
+    refused(&store, "restarted").await;
+    let claim = store.claim(&arrival("other", "S", 1, ME), &[]).await;
+    assert!(matches!(claim, Err(Error::Refused(_))), "{claim:?}");
+}
+
 /// Another gateway may still find that newer data are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_postgres_settles_nothing_is_said_of_a_call_that_is_not_there() {
     let mut server = Postgres::with(&[]).await;
-    let folder = folder();
-    let pace = Timings {
-        redis_others_look: Duration::from_secs(3_600),
-        ..brisk()
-    };
-    let store = open_postgres_at_pace(&server.place(), folder.path(), pace).await;
+    let (folder, place) = (folder(), server.place());
+    let store = open_postgres(&place, folder.path()).await;
+    store.close().await;
+    drop(store);
+    let store = open_postgres_at_pace(&place, folder.path(), settles_long()).await;
     until("it is ready", async || {
         store.readiness().await.reasons.is_empty()
     })
