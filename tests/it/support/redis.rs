@@ -4,7 +4,7 @@ mod kinds;
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{LazyLock, mpsc};
@@ -31,6 +31,9 @@ const STRICT: [(&str, &str); 8] = [
     ("enable-debug-command", "no"),
     ("repl-diskless-sync-delay", "0"), // a replica need not wait for others to come
 ];
+
+/// What a Redis says that was killed within a write, and does not start any more.
+const CUT_SHORT: &str = "Unexpected end of file";
 
 /// A Redis server over a folder of its own, on a free port of 127.0.0.1. Killed when dropped.
 pub struct Redis {
@@ -164,11 +167,27 @@ impl Redis {
     pub async fn start_again(&mut self) {
         self.kill();
         self.child = spawn(self.folder.path(), &[], &self.environment);
-        assert!(
-            self.came_up().await,
-            "its port was taken meanwhile: {}",
-            self.log()
-        );
+        if !self.came_up().await && self.log().contains(CUT_SHORT) {
+            self.cut_to_whole_writes();
+            self.child = spawn(self.folder.path(), &[], &self.environment);
+        }
+        assert!(self.came_up().await, "it ended: {}", self.log());
+    }
+
+    /// What an operator does if the kill came within a write, which was not acknowledged: the end of the file is cut off.
+    fn cut_to_whole_writes(&self) {
+        let manifest = self.data().join("appendonlydir/appendonly.aof.manifest");
+        let mut fix = Command::new("redis-check-aof");
+        fix.arg("--fix")
+            .arg(manifest)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        let mut fix = fix.spawn().expect("redis-check-aof runs");
+        // It asks whether it may.
+        let mut input = fix.stdin.take().expect("its input");
+        drop(input.write_all(b"y\n"));
+        drop(input);
+        assert!(fix.wait().expect("it ended").success());
     }
 
     /// It keeps its connections and says nothing more, until resumed.
@@ -245,7 +264,8 @@ impl Redis {
         loop {
             if self.child.try_wait().expect("a status").is_some() {
                 let log = self.log();
-                assert!(log.contains("Address already in use"), "it ended: {log}");
+                let may_happen = log.contains("Address already in use") || log.contains(CUT_SHORT);
+                assert!(may_happen, "it ended: {log}");
                 return false;
             }
             let info = self.try_ask(&["INFO"]).await.map(|info| text(&info));
