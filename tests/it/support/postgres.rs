@@ -37,6 +37,33 @@ const STRICT: &[&str] = &[
     "log_min_messages = warning",
 ];
 
+/// What `initdb` makes in half a second, once for all servers of a run. Their system identifiers are the same; a store tells
+/// their data apart by what it writes into them.
+static NEW: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = folder();
+    let options = [
+        "-A",
+        "trust",
+        "-U",
+        "admin",
+        "-E",
+        "UTF8",
+        "--locale=C",
+        "-N",
+        "-k",
+        "-D",
+    ];
+    let made = command("initdb")
+        .args(options)
+        .arg(folder.path().join("data"))
+        .current_dir(folder.path())
+        .output()
+        .expect("initdb runs");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{said}");
+    folder
+});
+
 /// The server that all tests of a run share.
 static SHARED: OnceCell<Postgres> = OnceCell::const_new();
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
@@ -81,7 +108,7 @@ fn port_of(place: &str) -> u16 {
     port.and_then(|port| port.parse().ok()).expect("a port")
 }
 
-/// A server over a folder of its own, on a free port of 127.0.0.1. Killed when dropped.
+/// A server over a folder of its own, on a free port of 127.0.0.1. Ended when dropped.
 pub struct Postgres {
     pub port: u16,
     folder: TempDir,
@@ -92,29 +119,7 @@ impl Postgres {
     /// As a store must be, with further settings.
     pub async fn with(settings: &[&str]) -> Self {
         let folder = folder();
-        let data = folder.path().join("data");
-        let made = command("initdb")
-            .args([
-                "-A",
-                "trust",
-                "-U",
-                "admin",
-                "-E",
-                "UTF8",
-                "--locale=C",
-                "-N",
-                "-k",
-                "-D",
-            ])
-            .arg(&data)
-            .current_dir(folder.path())
-            .output();
-        let made = made.expect("initdb runs");
-        assert!(
-            made.status.success(),
-            "{}",
-            String::from_utf8_lossy(&made.stderr)
-        );
+        copy_data(&NEW.path().join("data"), &folder.path().join("data"));
         let server = Self::over(folder, settings).await;
         // As an administrator would make it, but that it makes its own tables.
         server
@@ -280,6 +285,7 @@ impl Postgres {
     /// Kills it, puts the copy in place of its data, and starts it again.
     pub async fn restore(&mut self, snapshot: &Path) {
         self.kill();
+        self.free_shared_memory();
         let settings = fs::read(self.data().join("postgresql.auto.conf")).expect("a file");
         fs::remove_dir_all(self.data()).expect("no data");
         copy_data(&snapshot.join("data"), &self.data());
@@ -318,6 +324,23 @@ impl Postgres {
         }
     }
 
+    /// Frees the segment of shared memory that a killed server has left, for which its data has the id. A system has four thousand.
+    fn free_shared_memory(&self) {
+        let notes = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let segment = notes
+            .lines()
+            .nth(6)
+            .and_then(|key_and_id| key_and_id.split_whitespace().nth(1));
+        if let Some(id) = segment {
+            drop(
+                Command::new("ipcrm")
+                    .args(["-m", id])
+                    .stderr(Stdio::null())
+                    .status(),
+            );
+        }
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -325,19 +348,30 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        drop(self.child.kill());
-        drop(self.child.wait());
+        // One that ends like this gives its shared memory back.
+        drop(
+            Command::new("kill")
+                .args(["-QUIT", &self.child.id().to_string()])
+                .status(),
+        );
+        let patience = std::time::Instant::now() + Duration::from_secs(1);
+        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            if std::time::Instant::now() > patience {
+                drop(self.child.kill());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.free_shared_memory();
     }
 }
 
-/// A connection of a superuser.
 /// The key of the lock of a name, as a transaction of the store takes it.
 pub fn lock_of(name: &Lookup) -> i64 {
     let [first, second] = [0, 1].map(|half| name.0.as_chunks().0[half]);
     i64::from_be_bytes(first) ^ i64::from_be_bytes(second)
 }
 
+/// A connection of a superuser.
 pub async fn connect(port: u16) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
     let url = format!("postgres://admin@127.0.0.1:{port}/postgres");
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
@@ -388,7 +422,7 @@ fn start(folder: &Path) -> Child {
     launch(command)
 }
 
-/// A program of PostgreSQL, as a user that it accepts: it refuses to run as root. The kernel kills it when the tests are gone,
+/// A program of PostgreSQL, as a user that it accepts: it refuses to run as root. The kernel ends it when the tests are gone,
 /// where that can be had.
 fn command(program: &str) -> Command {
     let program = BINARIES.as_ref().expect(
@@ -403,7 +437,7 @@ fn command(program: &str) -> Command {
         let user = user.to_string();
         command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
     }
-    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command.args(["--pdeathsig", "QUIT"]).arg(program);
     command
 }
 
