@@ -18,24 +18,24 @@ TEST = cargo test --quiet --no-fail-fast --no-default-features --features full,c
 # All tests, over SQLite, Redis and PostgreSQL. At most six minutes on two processors, after the build.
 test:
 	@scripts/setup test
-	TMPDIR=$$(scripts/test-folder) $(TEST) -- --test-threads=12
+	scripts/in-test-folder $(TEST) --lib --bins --examples --tests -- --test-threads=14
 
 # The tests of these whole names (TESTS), one after the other.
 test-these:
 	@scripts/setup test
-	TMPDIR=$$(scripts/test-folder) $(TEST) --lib --bins --tests -- --test-threads=1 --exact $(TESTS)
+	scripts/in-test-folder $(TEST) --lib --bins --tests -- --test-threads=1 --exact $(TESTS)
 
 # Those over a real PostgreSQL alone: at most three minutes.
 test-postgres:
 	@scripts/setup test-postgres
-	TMPDIR=$$(scripts/test-folder) $(TEST) --test it -- --test-threads=8 postgres
+	scripts/in-test-folder $(TEST) --test it -- --test-threads=8 postgres
 
 # The rules, and everything over SQLite that takes no long series of accidents. At most a minute. Tests are chosen
 # by their names: one that needs a Redis or a PostgreSQL has `redis` or `postgres` in its own; without that it gets no Redis here.
 LONG = redis postgres chaos:: crash:: exclusive:: points:: sagas::sizes:: sagas::store::
 test-fast:
 	@scripts/setup test-fast
-	NO_REDIS=1 $(TEST) -- --test-threads=8 $(LONG:%=--skip %)
+	NO_REDIS=1 scripts/in-test-folder $(TEST) -- --test-threads=8 $(LONG:%=--skip %)
 
 # The tests that try something again and again, five times as often as `make test`, simulated seeds for MINUTES, and an hour of two
 # releases over one Redis (see upgrade-check).
@@ -43,7 +43,7 @@ soak:
 	@scripts/setup test upgrade-check
 	PROPTEST_CASES=1280 $(TEST) --lib -- --test-threads=3
 	cargo build --quiet --no-default-features --features full,crash-points --bin judge
-	SOAK=5 PROPTEST_CASES=1280 scripts/judged $(TEST) --test it -- --test-threads=3 chaos:: crash:: exclusive:: points:: planted kills
+	SOAK=5 PROPTEST_CASES=1280 scripts/in-test-folder scripts/judged $(TEST) --test it -- --test-threads=3 chaos:: crash:: exclusive:: points:: planted kills
 	@scripts/simulate
 	@MINUTES=30 scripts/upgrade_check
 
@@ -131,10 +131,11 @@ console:
 	$(call build,oncegate shop)
 	@CONSOLE_PICTURES=$(PICTURES) scripts/console
 
-# Every link of every page, and every command and answer of README and the seven pages to read after it: they are run, and what
-# is printed is compared with the page. Takes git, python3 and curl; ten seconds.
+# The examples of the crates; every link of every page; and every command and answer of README and the seven pages to read after
+# it: they are run, and what is printed is compared with the page. Takes git, python3 and curl; half a minute.
 docs:
 	@scripts/setup docs
+	$(TEST) --doc
 	$(call build,oncegate shop)
 	@scripts/docs
 
@@ -156,7 +157,7 @@ simulate:
 judge:
 	@scripts/setup judge
 	cargo build --quiet --no-default-features --features full,crash-points $(if $(BUILT),,--bin oncegate) --bin judge
-	@TMPDIR=$$(scripts/test-folder) scripts/judge $(if $(PLANTED),planted) $(if $(MANY),many)
+	@scripts/in-test-folder scripts/judge $(if $(PLANTED),planted) $(if $(MANY),many)
 
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
 # real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Prints the tables

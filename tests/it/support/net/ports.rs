@@ -10,6 +10,9 @@ const PORTS: Range<u16> = 12_000..32_000;
 /// Ports that one test process takes in one go.
 const BLOCK: u16 = 500;
 
+/// The folder of the locks, which all test processes of a machine share.
+const LOCKS: &str = "/tmp";
+
 /// The ports that this process may still give out, and the locks on its blocks.
 static MINE: Mutex<(Range<u16>, Vec<File>)> = Mutex::new((0..0, Vec::new()));
 
@@ -33,7 +36,7 @@ pub fn free_port() -> u16 {
 /// The first block that no process has, and its lock.
 fn take_block() -> Option<(Range<u16>, File)> {
     PORTS.step_by(usize::from(BLOCK)).find_map(|first| {
-        let lock = std::env::temp_dir().join(format!("oncegate-tests-ports-{first}.lock"));
+        let lock = format!("{LOCKS}/oncegate-tests-ports-{first}.lock");
         let lock = OpenOptions::new()
             .create(true)
             .append(true)
