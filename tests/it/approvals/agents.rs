@@ -7,7 +7,8 @@ use super::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_message_of_mcp_approves_and_its_text_says_what_to_do() {
     let tool = Tool::start().await;
-    let gateway = Gateway::start(&config(&tool, "")).await;
+    let config = config(&tool, "") + "[mcp]\nanswer_within = \"1s\"\n";
+    let gateway = Gateway::start(&config).await;
     let call = json!({ "name": "act", "arguments": { "amount": 5 } });
     let call_with = |more: Value| {
         let mut call = call.clone();

@@ -230,7 +230,7 @@ async fn a_paid_call_that_looks_like_an_earlier_one_is_not_asked_about() {
     let upstream = Upstream::modern().await;
     upstream.list(&[tool("buy")]);
     let rules = "[tools.buy]\nupstream = \"up\"\nsimilar = { fields = [\"/n\"], window = \"10m\", action = \"refuse\" }\n\
-        [tools.buy.approval]\nwhen = [\"similar\"]\n"
+        [tools.buy.approval]\nwhen = [\"similar\"]\n[mcp]\nanswer_within = \"1s\"\n"
         .to_owned()
         + &tokens();
     let gateway = Gateway::start(&config(&upstream, &rules)).await;

@@ -256,7 +256,8 @@ async fn a_session_that_cannot_be_read_keeps_no_other_out_of_the_list() {
 #[tokio::test]
 async fn a_call_that_changes_its_state_meanwhile_is_listed_once() {
     let (tool, faulty) = (Tool::start().await, FaultStore::over(Memory::default()));
-    let more = "session = \"exclusive\"\ntimeout = \"3s\"\nretry = { attempts = 1 }\n";
+    let more =
+        "session = \"exclusive\"\ntimeout = \"3s\"\ndeadline = \"3s\"\nretry = { attempts = 1 }\n";
     let bare = Bare::over(faulty.clone(), ME, &tool, more).await;
     let (hold, held) = Act::held(Act::ExecuteThenDrop);
     tool.then(held);

@@ -136,7 +136,7 @@ async fn made_once(stores: &Stores, tool: &Tool, case: &Case) {
         let gateway = Gateway(spawn_with_points(folder.path(), ""));
         until_ready(&url("/readyz")).await;
         // Also once the lease of the first gateway is over.
-        for wait_ms in [0, 500, 2_500] {
+        for wait_ms in [0, 500, 1_200] {
             sleep(Duration::from_millis(wait_ms)).await;
             let again = Answer::to(ask(None)).await;
             if is_over {

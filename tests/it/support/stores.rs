@@ -9,6 +9,7 @@ use super::gateway::store_is_free;
 #[cfg(feature = "postgres")]
 use super::postgres;
 use super::redis::connect;
+use super::timings::brisk_at_peace;
 use super::{Answer, Gateway};
 
 /// Runs a claim against a gateway of its own on each store.
@@ -66,7 +67,7 @@ impl Stores {
         let Some(url) = self.shared() else {
             return Gateway::start(config).await;
         };
-        let gateway = Gateway::sharing(url, config).await;
+        let gateway = Gateway::at_pace(brisk_at_peace(), url, config).await;
         gateway.until_ready().await;
         gateway
     }
