@@ -354,12 +354,13 @@ impl Drop for Postgres {
                 .args(["-QUIT", &self.child.id().to_string()])
                 .status(),
         );
-        let patience = std::time::Instant::now() + Duration::from_secs(1);
-        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
-            if std::time::Instant::now() > patience {
-                drop(self.child.kill());
-            }
+        let has_ended = (0..200).any(|_| {
             thread::sleep(Duration::from_millis(5));
+            self.child.try_wait().is_ok_and(|ended| ended.is_some())
+        });
+        if !has_ended {
+            drop(self.child.kill());
+            drop(self.child.wait());
         }
         self.free_shared_memory();
     }

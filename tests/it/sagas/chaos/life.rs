@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use oncegate::gateway::local_time;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -308,7 +309,7 @@ fn is_far(time: &Value) -> bool {
         .as_str()
         .and_then(|time| time.parse().ok())
         .expect("a time");
-    time.duration_since(Timestamp::now()).as_secs() > 10
+    time.duration_since(local_time()).as_secs() > 10
 }
 
 pub(super) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
