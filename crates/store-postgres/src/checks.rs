@@ -36,7 +36,7 @@ pub(crate) struct Watch {
     server: Arc<Server>,
     pub(crate) epochs: Epochs,
     settings: Settings,
-    settling: Settling,
+    settling: Settling<i64>,
     /// The run of the server in which the tables were found.
     has_layout: Mutex<Option<i64>>,
 }
@@ -126,7 +126,8 @@ impl Watch {
     /// Looks for lost data, and beats if nothing is lost.
     async fn look_for_loss(&self, facts: &Facts, reasons: &mut Vec<Reason>) -> Result<()> {
         let server = &self.server;
-        self.note_run(facts);
+        let settled = server.memory.settled_run();
+        self.settling.saw(facts.started_us, settled, Instant::now());
         let before = server.now();
         let now = before.as_microsecond().unsigned_abs();
         reasons.extend(server.memory.tokens_ahead(now));
@@ -155,16 +156,10 @@ impl Watch {
                 left.as_millis()
             );
             reasons.push(Reason::new("restarted", text));
+        } else {
+            server.memory.note_settled(facts.started_us);
         }
         Ok(())
-    }
-
-    /// Notes the run of the server. One that this gateway has not seen may lack what other gateways know, also if this one is new.
-    fn note_run(&self, facts: &Facts) {
-        let before = self.server.memory.replace_server(facts.started_us);
-        if before != Some(facts.started_us) {
-            self.settling.begin(Instant::now());
-        }
     }
 }
 

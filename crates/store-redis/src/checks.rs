@@ -43,7 +43,7 @@ pub(super) struct Watch {
     pub(super) epochs: Epochs,
     pub(super) subscriber: Subscriber,
     settings: Settings,
-    settling: Settling,
+    settling: Settling<String>,
     /// How many inspections in a row have failed.
     failures: AtomicU32,
 }
@@ -265,12 +265,16 @@ impl Watch {
     ///
     /// `answered_at`: when these servers were there at the latest.
     fn let_others_inspect(&self, servers: &str, answered_at: Instant) -> Option<Reason> {
-        if self.server.memory.replace_servers(servers) != servers {
-            self.settling.begin(answered_at);
+        let memory = &self.server.memory;
+        let settled = Some(memory.settled_servers());
+        self.settling.saw(servers.to_owned(), settled, answered_at);
+        if self.settling.left().is_none() {
+            memory.note_settled(servers);
+            return None;
         }
         let text =
             "Redis was restarted or replaced: first every gateway checks whether it has lost data";
-        self.settling.left().map(|_| Reason::new("restarted", text))
+        Some(Reason::new("restarted", text))
     }
 
     /// The warning about a user with all permissions.

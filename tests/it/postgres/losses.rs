@@ -154,10 +154,14 @@ async fn a_new_gateway_claims_nothing_before_others_had_time_to_look_at_a_postgr
     let (old, new, place) = (folder(), folder(), place().await);
     let before = open_postgres(&place, old.path()).await;
     claimed(&before, &arrival("k", "S", 0, ME)).await;
-    let store = open_postgres_at_pace(&place, new.path(), settles_long()).await;
-    refused(&store, "restarted").await;
-    let claim = store.claim(&arrival("other", "S", 1, ME), &[]).await;
-    assert!(matches!(claim, Err(Error::Refused(_))), "{claim:?}");
+    // A second process has not waited because the first one did for a moment.
+    for _ in 0..2 {
+        let store = open_postgres_at_pace(&place, new.path(), settles_long()).await;
+        refused(&store, "restarted").await;
+        let claim = store.claim(&arrival("other", "S", 1, ME), &[]).await;
+        assert!(matches!(claim, Err(Error::Refused(_))), "{claim:?}");
+        store.close().await;
+    }
 }
 
 /// Another gateway may still find that newer data are lost.

@@ -69,6 +69,10 @@ impl Tally {
             .or_default() += times;
     }
 
+    fn has(&self, what: &str) -> bool {
+        self.0.lock().expect("not poisoned").contains_key(what)
+    }
+
     fn shows(&self, least: &[(&str, usize)]) {
         let counted = self.0.lock().expect("not poisoned");
         for (what, least) in least {

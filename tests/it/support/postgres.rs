@@ -341,6 +341,10 @@ impl Postgres {
         }
     }
 
+    fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_none())
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -348,19 +352,24 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // One that ends like this gives its shared memory back.
-        drop(
-            Command::new("kill")
-                .args(["-QUIT", &self.child.id().to_string()])
-                .status(),
-        );
-        let has_ended = (0..200).any(|_| {
-            thread::sleep(Duration::from_millis(5));
-            self.child.try_wait().is_ok_and(|ended| ended.is_some())
-        });
-        if !has_ended {
-            drop(self.child.kill());
-            drop(self.child.wait());
+        // It may have been killed before, and another process may have its number by now.
+        if self.is_running() {
+            // One that ends like this gives its shared memory back.
+            drop(
+                Command::new("kill")
+                    .args(["-QUIT", &self.child.id().to_string()])
+                    .status(),
+            );
+            let ends = (0..200).any(|_| {
+                thread::sleep(Duration::from_millis(5));
+                !self.is_running()
+            });
+            if !ends {
+                // It was paused.
+                self.resume();
+                drop(self.child.kill());
+                drop(self.child.wait());
+            }
         }
         self.free_shared_memory();
     }

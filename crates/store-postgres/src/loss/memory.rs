@@ -25,7 +25,7 @@ pub(crate) struct Known {
     pub(crate) epoch: Option<Uuid>,
     /// The beats of this gateway and of others.
     pub(crate) beats: BTreeMap<Uuid, u64>,
-    /// The start of the server at the last inspection, in microseconds: names its run.
+    /// The start of the server, in microseconds, in the last run at which every gateway had time to look.
     pub(crate) server: Option<i64>,
 }
 
@@ -82,9 +82,14 @@ impl Memory {
         self.state().noted.own.epoch
     }
 
-    /// Notes the run of the server. Returns the earlier one.
-    pub(crate) fn replace_server(&self, started_us: i64) -> Option<i64> {
-        self.state().noted.own.server.replace(started_us)
+    /// The last run of the server in which every gateway had time to look; `None` for a new gateway.
+    pub(crate) fn settled_run(&self) -> Option<i64> {
+        self.state().noted.own.server
+    }
+
+    /// Every gateway had time to look at this run.
+    pub(crate) fn note_settled(&self, started_us: i64) {
+        self.state().noted.own.server = Some(started_us);
     }
 
     /// The known beats of all gateways.

@@ -40,7 +40,7 @@ pub(crate) struct Counted {
     #[serde(default)]
     moved_us: Option<i64>,
     writes: Writes,
-    /// The servers at the last inspection.
+    /// The last servers at which every gateway had time to look.
     servers: String,
 }
 
@@ -202,9 +202,14 @@ impl Memory {
         state.live.forget_old(REMEMBERED);
     }
 
-    /// Notes the present servers. Returns the earlier ones.
-    pub(crate) fn replace_servers(&self, servers: &str) -> String {
-        std::mem::replace(&mut self.state().noted.own.servers, servers.to_owned())
+    /// The last servers at which every gateway had time to look; empty for a new gateway.
+    pub(crate) fn settled_servers(&self) -> String {
+        self.state().noted.own.servers.clone()
+    }
+
+    /// Every gateway had time to look at these servers.
+    pub(crate) fn note_settled(&self, servers: &str) {
+        servers.clone_into(&mut self.state().noted.own.servers);
     }
 
     /// Notes the store's count of this gateway's writes.

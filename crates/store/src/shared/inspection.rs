@@ -85,26 +85,36 @@ impl Status {
 
 /// The time after a restart or an exchange of the server in which every gateway inspects it.
 ///
-/// The server may have lost writes that only another gateway knows.
-pub struct Settling {
+/// The server may have lost writes that only another gateway knows. `R` names a run of the server.
+pub struct Settling<R> {
     time: Duration,
-    since: Mutex<Option<Instant>>,
+    since: Mutex<Option<(R, Instant)>>,
 }
 
-impl Settling {
+impl<R: PartialEq> Settling<R> {
     pub fn new(time: Duration) -> Self {
         let since = Mutex::default();
         Self { time, since }
     }
 
-    /// The server was another one, or ran anew, at this time at the latest.
-    pub fn begin(&self, at: Instant) {
-        *lock(&self.since) = Some(at);
+    /// This run was seen, at this time at the latest. The time begins if the last one was another.
+    ///
+    /// `settled`: the run that an earlier process remembers as settled. A process that stopped before that begins anew.
+    pub fn saw(&self, run: R, settled: Option<R>, at: Instant) {
+        let mut since = lock(&self.since);
+        let is_same = match &*since {
+            Some((last, _)) => *last == run,
+            None => settled.is_some_and(|settled| settled == run),
+        };
+        if !is_same {
+            *since = Some((run, at));
+        }
     }
 
     /// How long other gateways still have.
     pub fn left(&self) -> Option<Duration> {
-        let since = (*lock(&self.since))?;
+        let since = lock(&self.since);
+        let (_, since) = since.as_ref()?;
         let left = self.time.checked_sub(since.elapsed())?;
         (!left.is_zero()).then_some(left)
     }

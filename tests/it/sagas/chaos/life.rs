@@ -273,8 +273,10 @@ impl World {
             let id = text(&saga, "saga_id").to_owned();
             let rests = saga["next_at"].is_null();
             match text(&saga, "state") {
-                // A gateway was killed while it released the calls of this one. Another does the rest in a minute.
-                "completed" | "compensated" if rests || is_far(&saga["next_at"]) => {}
+                "completed" | "compensated" if rests => {}
+                // The gateway that released its calls was killed. Another goes on in a minute.
+                "completed" | "compensated"
+                    if self.tally.has("killed") && is_far(&saga["next_at"]) => {}
                 "stuck" if rests => {
                     let tried = tries.entry(id.clone()).or_default();
                     if shop::is_hopeless(super::number_of(&id)) {
