@@ -12,7 +12,6 @@
 //! # Ok::<(), String>(())
 //! ```
 
-mod around; // what surrounds all routes of a listener
 mod audit; // the acts of operators
 pub mod auth; // the caller, by its token
 pub mod calls; // the main route: a call of a tool
@@ -20,6 +19,7 @@ mod events; // what happened to calls, for other systems
 pub mod headers; // headers of requests and responses
 pub mod host; // the host and the origin of a request
 pub mod ledger; // one call, many calls, and acts on many
+mod listener_layer; // what is done to every request of a listener
 pub mod openapi; // the document of all routes
 mod ops; // health, readiness, metrics
 mod pages; // the welcome, and a page for each problem
@@ -37,9 +37,9 @@ mod fuzz_tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::around::{Around, Before};
 pub use self::auth::Tokens;
 pub use self::calls::dry_run;
+pub use self::listener_layer::{EarlyRoute, ListenerLayer};
 pub use self::ops::{Ops, ops_router, spare_router};
 pub use self::routes::Routes;
 pub use self::sagas::compensation;

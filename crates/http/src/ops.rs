@@ -9,8 +9,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Http;
-use super::around::Around;
 use super::auth::bearer_digest;
+use super::listener_layer::ListenerLayer;
 use super::openapi::Route;
 use super::problem::{self, Problem, Slug};
 use super::read::Act;
@@ -57,7 +57,7 @@ impl Ops {
 pub fn ops_router(http: Http) -> Router {
     let gateway = http.gateway.clone();
     let routes = ops().fallback(problem::unknown_path).with_state(http);
-    Around::new(gateway).wrap(routes)
+    ListenerLayer::new(gateway).wrap(routes)
 }
 
 /// The ops routes, and the act on the store.
@@ -110,7 +110,7 @@ pub fn spare_router(http: Http) -> Router {
     let routes = ops()
         .fallback(problem::too_many_connections)
         .with_state(http);
-    Around::new(gateway).wrap(routes)
+    ListenerLayer::new(gateway).wrap(routes)
 }
 
 /// `GET /healthz`: the process lives.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Router;
 
-use super::around::{Around, Before};
+use super::listener_layer::{EarlyRoute, ListenerLayer};
 use super::openapi::{self, Document, Route};
 use super::problem::refusals::Prefix;
 use super::{Http, problem};
@@ -20,7 +20,7 @@ pub struct Routes {
     without_entry: Router<Http>,
     /// Whether there is an OpenAPI document at this listener.
     has_document: bool,
-    before: Vec<Before>,
+    early_routes: Vec<EarlyRoute>,
     /// The paths of interfaces other than HTTP.
     prefixes: Vec<Prefix>,
 }
@@ -49,16 +49,16 @@ impl Routes {
         self
     }
 
-    /// Asks this about each request before the routes, also about one that has no route.
+    /// Tries this for each request before the router, also for a path that has no route.
     #[must_use]
-    pub fn before(mut self, before: Before) -> Self {
-        self.before.push(before);
+    pub fn with_early_route(mut self, early_route: EarlyRoute) -> Self {
+        self.early_routes.push(early_route);
         self
     }
 
-    /// Says of which interface the paths below this prefix are.
+    /// The interface of the paths below this prefix, for metrics and logs. All other paths are of HTTP.
     #[must_use]
-    pub fn below(mut self, prefix: &'static str, interface: Interface) -> Self {
+    pub fn with_interface(mut self, prefix: &'static str, interface: Interface) -> Self {
         self.prefixes.push((prefix, interface));
         self
     }
@@ -75,14 +75,14 @@ impl Routes {
             routes = routes.route(path, handler);
             document.add(entry);
         }
-        let around = Around::new(http.gateway.clone())
-            .below(self.prefixes)
-            .asking(self.before)
-            .encrypted(http.is_tls);
+        let layer = ListenerLayer::new(http.gateway.clone())
+            .with_interfaces(self.prefixes)
+            .with_early_routes(self.early_routes)
+            .over_tls(http.is_tls);
         let routes = routes
             .fallback(problem::unknown_path)
             .method_not_allowed_fallback(problem::method_not_allowed)
             .with_state(http);
-        around.wrap(routes)
+        layer.wrap(routes)
     }
 }

@@ -76,7 +76,7 @@ use oncegate_http::openapi::Route;
 use oncegate_http::problem::refusals::Asker;
 use oncegate_http::problem::{Problem, Slug, unknown_path};
 use oncegate_http::read::read_body;
-use oncegate_http::{Around, Http, Routes, auth, host};
+use oncegate_http::{Http, ListenerLayer, Routes, auth, host};
 use oncegate_rules::caller::Caller;
 pub use oncegate_rules::mcp::Settings;
 use oncegate_rules::mcp::elicitation;
@@ -144,7 +144,7 @@ pub fn add_to(routes: Routes, mcp: Mcp) -> Routes {
     routes
         .with(self::routes(&mcp))
         .with_others(routes_with_slash(mcp))
-        .below(PREFIX, Interface::Mcp)
+        .with_interface(PREFIX, Interface::Mcp)
 }
 
 /// The routes for clients that speak MCP.
@@ -186,8 +186,10 @@ pub fn upstream_routes(mcp: Mcp) -> Router {
         .route("/mcp/{upstream}", post(of_upstream))
         .route("/mcp/{upstream}/", post(of_upstream))
         .with_state(mcp);
-    let around = Around::new(gateway).below(vec![(PREFIX, Interface::Mcp)]);
-    around.wrap(routes)
+    let interfaces = vec![(PREFIX, Interface::Mcp)];
+    ListenerLayer::new(gateway)
+        .with_interfaces(interfaces)
+        .wrap(routes)
 }
 
 /// `POST /mcp`

@@ -104,7 +104,7 @@ pub fn add_to(routes: Routes, proxy: &Proxy) -> Routes {
     let proxy = proxy.clone();
     routes
         .with_others(by_path)
-        .before(Box::new(move |request| to_host(&proxy, request)))
+        .with_early_route(Box::new(move |request| to_host(&proxy, request)))
 }
 
 /// Any method of `/proxy/{name}` and `/proxy/{name}/{path}`

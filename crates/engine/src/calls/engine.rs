@@ -90,8 +90,8 @@ impl Engine {
 
         // The request becomes a call with a key, or is refused.
         let prepared = async {
+            // If it answers an elicitation, the answers become arguments. Boxed, because few requests do.
             let request = match std::mem::take(&mut request.answers) {
-                // Boxed, because few requests have answers.
                 Answers::Elicitation(answer) => {
                     Box::pin(self.with_answers(&at, caller, request, answer)).await?
                 }
@@ -132,7 +132,7 @@ impl Engine {
         // A run counts its first arrival by itself, because that caller may have gone.
         let now = self.base.now();
         if !is_ours {
-            self.count_duplicate(caller, &at, arrival, (record, now), began);
+            self.count_duplicate(caller, &at, arrival, record, now, began);
         }
         crash::point("before_reply");
         let retry_after = match record {
@@ -199,7 +199,8 @@ impl Engine {
         caller: &Caller,
         at: &ToolAt,
         arrival: ArrivalKind,
-        (record, now): (Option<&Record>, Timestamp),
+        record: Option<&Record>,
+        now: Timestamp,
         began: Instant,
     ) {
         self.sender.count_arrival(&at.tool.name, arrival, began);

@@ -1,4 +1,4 @@
-//! What surrounds all routes of a listener, in one layer: each layer takes a microsecond of every request.
+//! What is done to every request of a listener, in one layer: each layer takes a microsecond of every request.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,59 +19,63 @@ use oncegate_engine::Gateway;
 /// A year. Other hosts below this name are none of the gateway's business.
 const STAY_ENCRYPTED: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
-/// Answers a request before any route does, or gives it back for the routes.
-pub type Before =
+/// Answers a request before the router sees it, or returns the request for the router.
+pub type EarlyRoute =
     Box<dyn Fn(Request) -> ControlFlow<BoxFuture<'static, Response>, Request> + Send + Sync>;
 
-/// Refuses requests over HTTP/1.1 without one `Host`, asks what comes before the routes, and notes each problem that is
-/// answered.
-pub struct Around {
+/// The layer: it refuses requests over HTTP/1.1 without exactly one `Host`, tries the early routes, and then the router. It
+/// counts and logs each problem that is answered.
+pub struct ListenerLayer {
     gateway: Arc<Gateway>,
     prefixes: Vec<Prefix>,
-    before: Vec<Before>,
+    early_routes: Vec<EarlyRoute>,
     is_tls: bool,
 }
 
-impl Around {
+impl ListenerLayer {
     pub fn new(gateway: Arc<Gateway>) -> Self {
         Self {
             gateway,
             prefixes: Vec::new(),
-            before: Vec::new(),
+            early_routes: Vec::new(),
             is_tls: false,
         }
     }
 
-    /// Says of which interface the paths below these prefixes are.
+    /// The interfaces of the paths below these prefixes, for metrics and logs. All other paths are of HTTP.
     #[must_use]
-    pub fn below(self, prefixes: Vec<Prefix>) -> Self {
+    pub fn with_interfaces(self, prefixes: Vec<Prefix>) -> Self {
         Self { prefixes, ..self }
     }
 
-    /// Asks these about each request, before the routes.
+    /// Tries these in order before the router.
     #[must_use]
-    pub(super) fn asking(self, before: Vec<Before>) -> Self {
-        Self { before, ..self }
+    pub(super) fn with_early_routes(self, early_routes: Vec<EarlyRoute>) -> Self {
+        Self {
+            early_routes,
+            ..self
+        }
     }
 
-    /// Tells browsers that they come back over TLS only. A proxy that ends TLS before the gateway says that itself.
+    /// Whether this listener speaks TLS: then browsers are told to use nothing else. A proxy that ends TLS before the gateway
+    /// tells them itself.
     #[must_use]
-    pub(super) fn encrypted(self, is_tls: bool) -> Self {
+    pub(super) fn over_tls(self, is_tls: bool) -> Self {
         Self { is_tls, ..self }
     }
 
-    /// Puts it around a router.
+    /// Puts the layer around a router.
     pub fn wrap(self, router: Router) -> Router {
         let all = Slug::ALL.iter().map(|slug| slug.as_str());
         self.gateway.refusals.expect(all);
-        router.layer(from_fn_with_state(Arc::new(self), pass))
+        router.layer(from_fn_with_state(Arc::new(self), handle))
     }
 
-    /// The answer of the first that does not give the request back, or of its route.
-    async fn answer(&self, mut request: Request, next: Next) -> Response {
-        for before in &self.before {
-            match before(request) {
-                ControlFlow::Break(answered) => return answered.await,
+    /// The answer of the first early route that has one, or of the router.
+    async fn route(&self, mut request: Request, next: Next) -> Response {
+        for early_route in &self.early_routes {
+            match early_route(request) {
+                ControlFlow::Break(answer) => return answer.await,
                 ControlFlow::Continue(returned) => request = returned,
             }
         }
@@ -79,19 +83,23 @@ impl Around {
     }
 }
 
-async fn pass(State(around): State<Arc<Around>>, mut request: Request, next: Next) -> Response {
+async fn handle(
+    State(layer): State<Arc<ListenerLayer>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let (asker, uri) = (Asker::default(), request.uri().clone());
     request.extensions_mut().insert(asker.clone());
     let mut response = match host::has_one(&request) {
-        Ok(()) => around.answer(request, next).await,
+        Ok(()) => layer.route(request, next).await,
         Err(problem) => problem.into_response(),
     };
-    if around.is_tls {
+    if layer.is_tls {
         let headers = response.headers_mut();
         headers.insert(STRICT_TRANSPORT_SECURITY, STAY_ENCRYPTED);
     }
     if let Some(slug) = response.extensions().get::<Slug>() {
-        note(&around.gateway, &around.prefixes, uri.path(), &asker, *slug);
+        note(&layer.gateway, &layer.prefixes, uri.path(), &asker, *slug);
     }
     response
 }
