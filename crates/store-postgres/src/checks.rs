@@ -35,6 +35,7 @@ const BEATS: Duration = Duration::from_secs(2);
 pub(crate) struct Watch {
     server: Arc<Server>,
     pub(crate) epochs: Epochs,
+    turn: Mutex<()>,
     settings: Settings,
     settling: Settling<i64>,
     /// The run of the server in which the tables were found.
@@ -56,7 +57,11 @@ impl Inspects for Watch {
         }
     }
 
-    async fn inspect(&self) {
+    fn turn(&self) -> &Mutex<()> {
+        &self.turn
+    }
+
+    async fn inspect_in_turn(&self) {
         let (server, closings) = (&self.server, self.server.status.closings());
         let found = self.look().await;
         let is_saved = server.memory.keep(Need::IfOld).await;
@@ -70,6 +75,7 @@ impl Watch {
     pub(crate) fn new(server: Arc<Server>, settings: Settings) -> Self {
         Self {
             epochs: Epochs::new(server.clone()),
+            turn: Mutex::default(),
             server,
             settling: Settling::new(settings.timings.redis_others_look),
             settings,

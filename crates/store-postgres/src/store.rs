@@ -16,7 +16,7 @@ use crate::loss::memory::Memory;
 use crate::server::Server;
 use oncegate_rules::record::CallId;
 use oncegate_store::shared::OpenError;
-use oncegate_store::shared::inspection::{self, Inspects as _};
+use oncegate_store::shared::inspection;
 use oncegate_store::watermarks::Need;
 use oncegate_store::{Health, Listener, LossRecovery, Readiness, Result, Secrets};
 
@@ -109,13 +109,11 @@ impl LossRecovery for Postgres {
     }
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<()> {
-        self.watch.epochs.prepare().await.map(drop)
+        inspection::prepare(&*self.watch, self.watch.epochs.prepare()).await
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<()> {
-        self.watch.epochs.accept(reason).await?;
-        self.watch.inspect().await;
-        Ok(())
+        inspection::accept(&*self.watch, self.watch.epochs.accept(reason)).await
     }
 }
 

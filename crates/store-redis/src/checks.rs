@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use redis::{FromRedisValue, PushInfo, PushKind};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep};
 use tokio::{join, try_join};
 
@@ -41,6 +41,7 @@ const PATIENCE: u32 = 3;
 pub(super) struct Watch {
     server: Arc<Server>,
     pub(super) epochs: Epochs,
+    turn: Mutex<()>,
     pub(super) subscriber: Subscriber,
     settings: Settings,
     settling: Settling<String>,
@@ -64,7 +65,11 @@ impl Inspects for Watch {
         }
     }
 
-    async fn inspect(&self) {
+    fn turn(&self) -> &Mutex<()> {
+        &self.turn
+    }
+
+    async fn inspect_in_turn(&self) {
         let (server, closings) = (&self.server, self.server.status.closings());
         let found = self.find_out().await;
         let failures = if found.is_ok() {
@@ -92,6 +97,7 @@ impl Watch {
     pub(super) fn new(server: Arc<Server>, settings: Settings) -> Self {
         Self {
             epochs: Epochs::new(server.clone(), settings.timings.redis_watch_gone),
+            turn: Mutex::default(),
             subscriber: Subscriber::new(&server.link),
             server,
             settling: Settling::new(settings.timings.redis_others_look),

@@ -21,7 +21,7 @@ use crate::loss::memory::Memory;
 use crate::loss::move_on::Standing;
 use oncegate_rules::record::CallId;
 use oncegate_store::shared::OpenError;
-use oncegate_store::shared::inspection::{self, Inspects as _};
+use oncegate_store::shared::inspection;
 use oncegate_store::watermarks::Need;
 use oncegate_store::{Health, Listener, LossRecovery, Readiness, ReplayCache, Result, Secrets};
 
@@ -109,13 +109,11 @@ impl LossRecovery for Redis {
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<()> {
-        self.watch.epochs.prepare(reason).await.map(drop)
+        inspection::prepare(&*self.watch, self.watch.epochs.prepare(reason)).await
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<()> {
-        self.watch.epochs.accept(reason).await?;
-        self.watch.inspect().await;
-        Ok(())
+        inspection::accept(&*self.watch, self.watch.epochs.accept(reason)).await
     }
 }
 

@@ -56,6 +56,19 @@ impl Drop for Acceptance<'_> {
     }
 }
 
+/// What an operator is asked to accept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    /// Newest writes of the store.
+    Data,
+    /// The store has all data but its secret.
+    SecretAlone,
+}
+
+fn wrong(why: &str) -> Error {
+    ErrorKind::WrongState(why.into()).alone()
+}
+
 /// Opens a store that has lost data, when an operator accepts the loss.
 pub struct LossAcceptance {
     pub(crate) base: Arc<Base>,
@@ -109,10 +122,7 @@ impl LossAcceptance {
         let loss = self.clone();
         self.base.tasks.spawn(async move {
             let _alone = alone;
-            let done = match loss.unreported_result().await {
-                Some(marked) => Ok(marked),
-                None => loss.accept(&caller, &reason).await,
-            };
+            let done = loss.accept(&caller, &reason).await;
             if let Err(Ok(marked)) = tell.send(done) {
                 loss.progress.keep(marked);
             }
@@ -135,24 +145,19 @@ impl LossAcceptance {
         self.progress.is_under_way()
     }
 
-    /// The result of which no request was told, if nothing was lost since.
-    async fn unreported_result(&self) -> Option<usize> {
-        let reasons = self.base.store.readiness().await.reasons;
-        let is_doubtful = |code| code == store::LOST_DATA || store::SETTLING.contains(&code);
-        let is_whole = !reasons.iter().any(|reason| is_doubtful(reason.code));
-        if is_whole && !self.secrets.has_lost_secret() {
-            return self.progress.unreported();
-        }
-        None
-    }
-
     /// Accepts the loss. One at a time: an acceptance would complete what another one has prepared.
     async fn accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
         let _counted = Acceptance::begin(self);
+        let lost = self.find_loss().await;
+        if let Ok(None) = lost
+            && let Some(marked) = self.progress.unreported()
+        {
+            return Ok(marked);
+        }
         let act = Act::new(caller, Action::AcceptLoss, "", Target::Store, reason);
         let steps = Steps::default();
         let doing = async {
-            let done = self.mark_and_accept(caller, reason, &steps).await;
+            let done = self.accept_found(lost, caller, reason, &steps).await;
             let why = done.as_ref().err().map(|error| error.kind.to_string());
             self.progress.ended(why);
             done
@@ -160,12 +165,8 @@ impl LossAcceptance {
         audit::recorded_as(&self.base, act, doing, |done| steps.outcome(done)).await
     }
 
-    async fn mark_and_accept(
-        &self,
-        caller: &Caller,
-        reason: &str,
-        steps: &Steps,
-    ) -> Result<usize, Error> {
+    /// What is lost, if anything is.
+    async fn find_loss(&self) -> Result<Option<Lost>, Error> {
         let readiness = self.base.store.readiness().await;
         if readiness.durability.is_none() {
             return Err(unavailable(()));
@@ -176,15 +177,27 @@ impl LossAcceptance {
             let mut reasons = readiness.reasons.iter();
             reasons.any(|reason| codes.contains(&reason.code))
         };
-        let is_lost = has_reason(&[store::LOST_DATA]);
-        let wrong = |why: &str| ErrorKind::WrongState(why.into()).alone();
-        if !is_lost && has_reason(&store::SETTLING) {
+        if has_reason(&[store::LOST_DATA]) {
+            return Ok(Some(Lost::Data));
+        }
+        if has_reason(&store::SETTLING) {
             let why = "it is not known yet whether the store has lost data: try again in a moment";
             return Err(wrong(why));
         }
-        if !is_lost && !self.secrets.has_lost_secret() {
+        Ok(self.secrets.has_lost_secret().then_some(Lost::SecretAlone))
+    }
+
+    async fn accept_found(
+        &self,
+        lost: Result<Option<Lost>, Error>,
+        caller: &Caller,
+        reason: &str,
+        steps: &Steps,
+    ) -> Result<usize, Error> {
+        let Some(lost) = lost? else {
             return Err(wrong("the store has not lost any data"));
-        }
+        };
+        let is_lost = lost == Lost::Data;
         self.progress
             .is_at("calls of which newer data may be lost become unknown");
         // Asked before anything is changed: unreadable sagas could not be stopped below.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
+use tokio::sync::{self, Notify};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::seen::Seen;
@@ -27,8 +27,44 @@ pub trait Inspects: Send + Sync + 'static {
     /// How long to wait for the next inspection.
     fn pause(&self) -> Duration;
 
-    /// Inspects everything once, and publishes what it finds.
-    async fn inspect(&self);
+    /// One inspection or acceptance of a loss at a time: an inspection that began before an acceptance must not close the store
+    /// after it.
+    fn turn(&self) -> &sync::Mutex<()>;
+
+    /// Inspects everything once, and publishes what it finds. Called with the turn.
+    async fn inspect_in_turn(&self);
+
+    /// Waits for the turn, and inspects.
+    async fn inspect(&self) {
+        let _turn = self.turn().lock().await;
+        self.inspect_in_turn().await;
+    }
+}
+
+/// Prepares the acceptance of a loss.
+///
+/// # Errors
+/// As of `preparing`.
+pub async fn prepare<T>(
+    watch: &impl Inspects,
+    preparing: impl Future<Output = Result<T>>,
+) -> Result<()> {
+    let _turn = watch.turn().lock().await;
+    preparing.await.map(drop)
+}
+
+/// Completes the acceptance of a loss, and inspects the store, which is open then if nothing else is wrong.
+///
+/// # Errors
+/// As of `accepting`.
+pub async fn accept(
+    watch: &impl Inspects,
+    accepting: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let _turn = watch.turn().lock().await;
+    accepting.await?;
+    watch.inspect_in_turn().await;
+    Ok(())
 }
 
 /// Inspects a server, and goes on as long as a handle of the store is open.
@@ -117,5 +153,59 @@ impl<R: PartialEq> Settling<R> {
         let (_, since) = since.as_ref()?;
         let left = self.time.checked_sub(since.elapsed())?;
         (!left.is_zero()).then_some(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes what begins and ends. Each inspection takes a second.
+    #[derive(Default)]
+    struct Slow {
+        turn: sync::Mutex<()>,
+        notes: Mutex<Vec<&'static str>>,
+    }
+
+    #[async_trait]
+    impl Inspects for Slow {
+        fn trouble(&self) -> Arc<Notify> {
+            Arc::default()
+        }
+
+        fn pause(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn turn(&self) -> &sync::Mutex<()> {
+            &self.turn
+        }
+
+        async fn inspect_in_turn(&self) {
+            lock(&self.notes).push("begins");
+            sleep(Duration::from_secs(1)).await;
+            lock(&self.notes).push("ends");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_acceptance_waits_for_the_inspection_under_way_and_is_inspected_before_another() {
+        let watch = Slow::default();
+        let note = async |what| {
+            lock(&watch.notes).push(what);
+            Ok(())
+        };
+        let (_, prepared, accepted, _) = tokio::join!(
+            watch.inspect(),
+            prepare(&watch, note("prepared")),
+            accept(&watch, note("accepted")),
+            watch.inspect()
+        );
+        assert!(prepared.is_ok() && accepted.is_ok());
+        let notes = lock(&watch.notes).join(" ");
+        assert_eq!(
+            notes,
+            "begins ends prepared accepted begins ends begins ends"
+        );
     }
 }
