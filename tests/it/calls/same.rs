@@ -1,8 +1,5 @@
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
@@ -163,10 +160,14 @@ async fn a_key_with_other_arguments_is_refused_also_while_its_call_runs() {
 #[tokio::test]
 async fn a_caller_that_hangs_up_stops_nothing() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(400, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateway = Gateway::with_tool(&tool, "").await;
-    let hung_up = timeout(Duration::from_millis(50), gateway.call(json!({}))).await;
-    assert!(hung_up.is_err());
+    tokio::select! {
+        _ = gateway.call(json!({})) => unreachable!("it is held"),
+        () = until("the tool has it", async || tool.requests() == 1) => {}
+    }
+    drop(hold);
     until("the call completes", async || tool.effects() == 1).await;
     let duplicate = gateway.call(json!({})).await.expect_ok();
     assert_eq!(

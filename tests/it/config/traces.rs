@@ -350,11 +350,7 @@ mod exported {
             "no other spans: {all:#?}"
         );
         let bytes = collector.bytes();
-        let has = |text: &str| {
-            bytes
-                .windows(text.len())
-                .any(|part| part == text.as_bytes())
-        };
+        let has = |text: &str| crate::support::search::holds(&bytes, text);
         assert!(has("gate-7"));
         for canary in [
             "key-canary",

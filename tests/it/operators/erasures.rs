@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::operators::exports::config;
 use crate::sagas::undone::{MADE, SOON, executed, shop};
-use crate::secrets::stored::all_bytes;
 use crate::support::gateway::{one_tool, store_is_free};
+use crate::support::search::{all_bytes, count};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -227,29 +227,23 @@ async fn a_file_that_was_written_anew_keeps_no_byte_of_what_was_erased() {
             .await
             .expect_ok();
     }
-    let all = |bytes: &[u8], text: &str| {
-        let found = bytes
-            .windows(text.len())
-            .filter(|some| *some == text.as_bytes());
-        found.count()
-    };
     let before = all_bytes(gateway.folder());
     for canary in ["args-canary", "answer-canary", "bob-canary"] {
-        assert!(all(&before, canary) > 0, "the search finds {canary}");
+        assert!(count(&before, canary) > 0, "the search finds {canary}");
     }
     let done = Answer::to(gateway.client.delete(gateway.url("/v1/users/bob-canary"))).await;
     assert_eq!(done.expect_ok().at("/erased"), 10);
     let folder = gateway.stop().await;
     store_is_free(folder.path()).await;
     let bytes = all_bytes(folder.path());
-    let (left, was) = (all(&bytes, "args-canary"), all(&before, "args-canary"));
+    let (left, was) = (count(&bytes, "args-canary"), count(&before, "args-canary"));
     assert!(left < was / 20, "{left} of {was} are left");
     compact(&folder.path().join("oncegate.db")).expect("written anew");
     let bytes = all_bytes(folder.path());
     for canary in ["args-canary", "answer-canary", "bob-canary"] {
-        assert_eq!(all(&bytes, canary), 0, "{canary}");
+        assert_eq!(count(&bytes, canary), 0, "{canary}");
     }
-    assert!(all(&bytes, "talk-of-eve") > 0, "the others are as before");
+    assert!(count(&bytes, "talk-of-eve") > 0, "the others are as before");
 }
 
 /// A digest of a name says nothing to who does not know the name.

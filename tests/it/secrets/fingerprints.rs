@@ -8,11 +8,12 @@ use oncegate::core::key;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::secrets::stored::{all_bytes, key};
+use crate::secrets::stored::key;
 use crate::support::gateway::one_tool;
 #[cfg(feature = "postgres")]
 use crate::support::postgres::{empty, run_in, text_in};
 use crate::support::redis::connect;
+use crate::support::search::{all_bytes, holds};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Answer, Gateway, Tool, until};
 
@@ -75,7 +76,7 @@ async fn redacted_values_cannot_be_guessed_from_what_is_shown(stores: &Stores) {
     let folder = gateway.stop().await;
     if let Stores::Sqlite = stores {
         let bytes = all_bytes(folder.path());
-        let is_there = |some: &[u8]| bytes.windows(some.len()).any(|there| there == some);
+        let is_there = |some: &[u8]| holds(&bytes, some);
         let fields = json!({ "/card": CARD }).to_string();
         assert!(
             !is_there(&Sha256::digest(args.to_string())),

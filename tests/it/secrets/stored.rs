@@ -1,13 +1,12 @@
 //! Secrets stay secret: the tests put canaries wherever a caller, a tool or an operator can put a secret, and then search
 //! everything that can be read.
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use crate::support::binary::{Process, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::redis::Redis;
+use crate::support::search::{all_bytes, holds};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -107,26 +106,6 @@ async fn redacted_values_are_sent_and_replayed_and_never_shown(stores: &Stores) 
 
 pub(crate) fn key(n: u8) -> String {
     hex::encode([n; 32])
-}
-
-/// Everything that a gateway has written into its folder.
-pub(crate) fn all_bytes(folder: &std::path::Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            bytes.extend(all_bytes(&path));
-        } else if path.extension().is_none_or(|ending| ending != "toml") {
-            bytes.extend(fs::read(path).expect("a file"));
-        }
-    }
-    bytes
-}
-
-fn holds(bytes: &[u8], text: &str) -> bool {
-    bytes
-        .windows(text.len())
-        .any(|some| some == text.as_bytes())
 }
 
 #[tokio::test]

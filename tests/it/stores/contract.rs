@@ -37,7 +37,7 @@ use self::claims::*;
 use self::ends::*;
 use self::lookups::*;
 use self::proposals::*;
-use crate::support::gateway::store_is_free;
+use crate::support::gateway::{make_sparse_reserve, store_is_free};
 use crate::support::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::support::postgres::{place, run_in};
@@ -187,6 +187,7 @@ impl Home {
 }
 
 fn open_sqlite(folder: &Path) -> Sqlite {
+    make_sparse_reserve(folder);
     Sqlite::open(&folder.join("oncegate.db"), ME, &CancellationToken::new()).expect("a store")
 }
 

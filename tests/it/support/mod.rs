@@ -18,6 +18,7 @@ pub mod postgres; // real PostgreSQL servers
 pub mod program; // an MCP server that is a program, and counts its effects in a file
 pub mod redis; // real Redis servers
 pub mod rounds; // one round of a worker
+pub mod search; // what a gateway has written, searched for secrets
 pub mod shop; // the demo's shop as a process
 pub mod stores; // a gateway on each store, and calls of one session
 pub mod timings; // how fast gateways look at things

@@ -7,6 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::support::search;
+
 /// What a client says on the connection on which it is told of changes.
 const TRACKS: &[u8] = b"TRACKING";
 
@@ -129,17 +131,15 @@ async fn forward(
         let (mut commits, mut turns) = (false, 0);
         while let Ok(read @ 1..) = near_in.read(&mut buffer).await {
             let said = &buffer[..read];
-            if said.windows(TRACKS.len()).any(|some| some == TRACKS) {
+            if search::holds(said, TRACKS) {
                 tracks.store(true, Ordering::SeqCst);
             }
             turns += usize::from(is_answered.swap(false, Ordering::SeqCst));
-            commits |= said.windows(COMMITS.len()).any(|some| some == COMMITS);
+            commits |= search::holds(said, COMMITS);
             if commits {
                 trips.fetch_add(std::mem::take(&mut turns), Ordering::SeqCst);
             }
-            let passes = |held: &Option<&'static [u8]>| {
-                held.is_none_or(|held| !said.windows(held.len()).any(|some| some == held))
-            };
+            let passes = |held: &Option<&'static [u8]>| held.is_none_or(|held| !search::holds(said, held));
             let waits = !passes(&held.borrow());
             holds.fetch_add(waits.into(), Ordering::SeqCst);
             let is_open = held.wait_for(passes).await.is_ok();
