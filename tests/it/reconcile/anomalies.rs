@@ -1,11 +1,12 @@
 //! Acts of operators on anomalies: undo, ignore, and what reports show of them.
 
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use crate::reconcile::runs::{config, report};
 use crate::support::books::Books;
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Answer, Gateway, until};
+use crate::support::{Answer, Gateway, PATIENCE, PAUSE, until};
 
 on_both_stores! {
     a_reported_effect_is_undone_when_an_operator_asks_for_it_and_the_report_says_who,
@@ -22,20 +23,28 @@ pub(crate) async fn ask_once(gateway: &Gateway, id: &Value, act: &str, reason: &
     gateway.post_to(&path, &json!({ "reason": reason })).await
 }
 
-/// Asks for an act until it is no longer open.
+/// Asks for an act, and says what the anomaly has come to when it is no longer open.
 ///
 /// On a busy machine the store may not answer in time, or a background loop may have taken the anomaly first. The anomaly
-/// then stays open, and the act is asked for again.
+/// then stays open for a while. If it is closed meanwhile, another request for the same act may be refused.
 pub(crate) async fn ask(gateway: &Gateway, id: &Value, act: &str, reason: &str) -> Answer {
-    let ended = std::cell::RefCell::new(None);
-    until("the act has ended", async || {
-        let answer = ask_once(gateway, id, act, reason).await;
-        let is_open = answer.status == 200 && answer.at("/state") == "open";
-        ended.replace(Some(answer));
-        !is_open
-    })
-    .await;
-    ended.into_inner().expect("an answer")
+    let is_open = |answer: &Answer| answer.status == 200 && answer.at("/state") == "open";
+    let mut answer = ask_once(gateway, id, act, reason).await;
+    let patience = Instant::now() + PATIENCE;
+    while is_open(&answer) && Instant::now() < patience {
+        sleep(PAUSE).await;
+        let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
+        let all = report.at("/anomalies");
+        let closed = all.as_array().and_then(|all| {
+            all.iter()
+                .find(|one| one["id"] == *id && one["state"] != "open")
+        });
+        match closed {
+            Some(closed) => answer.text = closed.to_string(),
+            None => answer = ask_once(gateway, id, act, reason).await,
+        }
+    }
+    answer
 }
 
 /// The one anomaly of a report.

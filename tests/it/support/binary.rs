@@ -166,7 +166,6 @@ impl Process {
         config: &str,
         environment: &[(&str, &str)],
     ) -> Self {
-        super::gateway::make_sparse_reserve(folder);
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
         // A proxy of the environment must never come between the gateway and a tool.
         command

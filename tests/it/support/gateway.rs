@@ -408,7 +408,7 @@ pub fn read(folder: &Path, config: &str) -> Config {
 }
 
 /// The reserve of a file, with its size and without blocks. A gateway would write 16 MiB, a third of the time that its start
-/// takes; no disk is full here. Tests of full disks leave it to the gateway.
+/// takes. Full disks are tried with gateways that are processes of their own.
 pub fn make_sparse_reserve(folder: &Path) {
     let path = folder.join("oncegate.db.reserve");
     let mut options = OpenOptions::new();
