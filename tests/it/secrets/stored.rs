@@ -150,7 +150,7 @@ async fn a_sealed_file_holds_no_text_of_requests_and_answers_and_its_keys_can_be
         assert!(!holds(&bytes, secret), "{secret}");
     }
     assert!(
-        holds(&bytes, &first.at("/call_id").to_string().replace('"', "")),
+        holds(&bytes, first.at("/call_id").to_string().replace('"', "")),
         "the search finds such bytes"
     );
 

@@ -139,7 +139,8 @@ async fn forward(
             if commits {
                 trips.fetch_add(std::mem::take(&mut turns), Ordering::SeqCst);
             }
-            let passes = |held: &Option<&'static [u8]>| held.is_none_or(|held| !search::holds(said, held));
+            let passes =
+                |held: &Option<&'static [u8]>| held.is_none_or(|held| !search::holds(said, held));
             let waits = !passes(&held.borrow());
             holds.fetch_add(waits.into(), Ordering::SeqCst);
             let is_open = held.wait_for(passes).await.is_ok();
