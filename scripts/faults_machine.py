@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 
 from faults_redis import over_redis, store
@@ -128,17 +129,30 @@ def stopped(world, program):
 
 
 def without_memory(world, program, times):
-    """The process may have no more address space than it has, and calls are large."""
+    """A new process may have no more address space than it began with, and calls are large: it ends, or refuses calls."""
     program.keep_up(pause_s=0.3)
     world.padding = 200_000
     world.begin()
+    refused = lambda: program.log.read_text(errors="replace").count("out of memory")
     for _ in world.rounds(range(times)):
-        ended = sum(program.ends.values())
+        # One that was busy before may have kept enough for all that comes.
+        old = program.pid
+        program.process.kill()
+        wait_for("it is started again", lambda: program.pid != old and program.is_up(), 15)
+        time.sleep(0.2)
+        ended, before = sum(program.ends.values()), refused()
         size = int(re.search(r"VmSize:\s+(\d+)", Path(f"/proc/{program.pid}/status").read_text())[1]) << 10
-        resource.prlimit(program.pid, resource.RLIMIT_AS, (size, size))
-        wait_for("it ends for want of memory", lambda: sum(program.ends.values()) > ended, 15)
-    world.hits["ends for want of memory"] = sum(program.ends.values())
-    world.notes.append("it ended with " + ", ".join(f"{status} ({count} times)" for status, count in program.ends.items()))
+        hard = resource.prlimit(program.pid, resource.RLIMIT_AS)[1]
+        resource.prlimit(program.pid, resource.RLIMIT_AS, (size, hard))
+        wants = lambda: sum(program.ends.values()) > ended or refused() > before
+        wait_for("it wants memory", wants, 15)
+        time.sleep(2)
+        world.hits["times without memory"] += 1
+        if sum(program.ends.values()) == ended:
+            resource.prlimit(program.pid, resource.RLIMIT_AS, (hard, hard))
+    ends = Counter(program.ends)
+    ends[-signal.SIGKILL] -= times
+    world.notes.append("it ended with " + (", ".join(f"{status} ({count} times)" for status, count in ends.items() if count > 0) or "nothing"))
 
 
 def memory_sqlite(world):
