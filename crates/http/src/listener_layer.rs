@@ -23,8 +23,8 @@ const STAY_ENCRYPTED: HeaderValue = HeaderValue::from_static("max-age=31536000")
 pub type EarlyRoute =
     Box<dyn Fn(Request) -> ControlFlow<BoxFuture<'static, Response>, Request> + Send + Sync>;
 
-/// The layer: it refuses requests over HTTP/1.1 without exactly one `Host`, tries the early routes, and then the router. It
-/// counts and logs each problem that is answered.
+/// The one layer around a router. It refuses requests over HTTP/1.1 without exactly one `Host`, tries the early routes, and
+/// then the router. It counts and logs each problem that is answered.
 pub struct ListenerLayer {
     gateway: Arc<Gateway>,
     prefixes: Vec<Prefix>,

@@ -56,7 +56,7 @@ impl Drop for Acceptance<'_> {
     }
 }
 
-/// What an operator is asked to accept.
+/// What an operator has to accept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lost {
     /// Newest writes of the store.
@@ -165,7 +165,10 @@ impl LossAcceptance {
         audit::recorded_as(&self.base, act, doing, |done| steps.outcome(done)).await
     }
 
-    /// What is lost, if anything is.
+    /// What is lost; `None`: nothing is.
+    ///
+    /// # Errors
+    /// The store is not reached, or it is not known yet whether it has lost data.
     async fn find_loss(&self) -> Result<Option<Lost>, Error> {
         let readiness = self.base.store.readiness().await;
         if readiness.durability.is_none() {
@@ -187,6 +190,7 @@ impl LossAcceptance {
         Ok(self.secrets.has_lost_secret().then_some(Lost::SecretAlone))
     }
 
+    /// Accepts the loss that was found.
     async fn accept_found(
         &self,
         lost: Result<Option<Lost>, Error>,

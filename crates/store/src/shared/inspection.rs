@@ -27,11 +27,11 @@ pub trait Inspects: Send + Sync + 'static {
     /// How long to wait for the next inspection.
     fn pause(&self) -> Duration;
 
-    /// One inspection or acceptance of a loss at a time: an inspection that began before an acceptance must not close the store
-    /// after it.
+    /// Held by an inspection, and by each step of accepting a loss. An inspection that began before an acceptance must not close
+    /// the store after it.
     fn turn(&self) -> &sync::Mutex<()>;
 
-    /// Inspects everything once, and publishes what it finds. Called with the turn.
+    /// Inspects everything once, and publishes what it finds. Its caller holds the turn.
     async fn inspect_in_turn(&self);
 
     /// Waits for the turn, and inspects.
@@ -53,7 +53,7 @@ pub async fn prepare<T>(
     preparing.await.map(drop)
 }
 
-/// Completes the acceptance of a loss, and inspects the store, which is open then if nothing else is wrong.
+/// Completes the acceptance of a loss, and inspects the store. It is open afterwards if nothing else is wrong.
 ///
 /// # Errors
 /// As of `accepting`.
