@@ -16,7 +16,7 @@ use crate::stores::contract::{
     ME, arrival, at, claimed, ended, long_leases, open_postgres, open_postgres_at_pace, replaced,
 };
 use crate::support::line::Line;
-use crate::support::postgres::{Postgres, connect, lock_of, place};
+use crate::support::postgres::{Postgres, connect, lock_sql, place};
 use crate::support::{PATIENCE, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,8 +143,7 @@ async fn claims_that_wait_in_a_postgres_for_a_third_name_are_no_deadlock() {
     let holder = connect(server.port).await.expect("a connection");
     for n in 0..5 {
         let [a, b, third] = ["a", "b", "third"].map(|name| format!("{name}{n}"));
-        let key = lock_of(&name_of(&third));
-        let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({key})");
+        let lock = format!("BEGIN; {}", lock_sql("oncegate", &name_of(&third)));
         holder.batch_execute(&lock).await.expect("locked");
         let mut claims = JoinSet::new();
         for (store, key, other) in [(&stores[0], &a, &b), (&stores[1], &b, &a)] {

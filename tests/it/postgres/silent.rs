@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{folder, pair, refused};
 use crate::stores::contract::{ME, arrival, claimed, open_postgres};
-use crate::support::postgres::{Postgres, lock_of};
+use crate::support::postgres::{Postgres, connect, lock_sql};
 use crate::support::{PATIENCE, until};
 
 /// Claims until the store says whose the call is.
@@ -141,11 +141,9 @@ async fn a_stopped_backend_of_postgres_keeps_its_names_alone() {
     claimed(&stopped, &arrival("before", "S", 0, ME)).await;
     // As a process that the kernel does not run: it has the locks of a name.
     let held = arrival("held", "S", 1, ME);
-    let lookup = lock_of(&held.record.intent.lookup);
-    let holder = crate::support::postgres::connect(server.port)
-        .await
-        .expect("a connection");
-    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({lookup})");
+    let lock = lock_sql("pair", &held.record.intent.lookup);
+    let holder = connect(server.port).await.expect("a connection");
+    let lock = format!("BEGIN; {lock}");
     holder.batch_execute(&lock).await.expect("locked");
     let refused = store.claim(&held, &[]).await;
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
@@ -153,6 +151,11 @@ async fn a_stopped_backend_of_postgres_keeps_its_names_alone() {
         claimed(&store, &arrival(&format!("k{n}"), "T", n, ME)).await;
     }
     assert_eq!(store.readiness().await.reasons, []);
+    // Another installation in the same database has locks of its own.
+    let elsewhere = folder();
+    let neighbour = format!("{}#neighbour", server.url());
+    let neighbour = open_postgres(&neighbour, elsewhere.path()).await;
+    claimed(&neighbour, &held).await;
     holder.batch_execute("ROLLBACK").await.expect("the end");
     until_claimed(&store, "held").await;
 }

@@ -375,10 +375,11 @@ impl Drop for Postgres {
     }
 }
 
-/// The key of the lock of a name, as a transaction of the store takes it.
-pub fn lock_of(name: &Lookup) -> i64 {
+/// A statement that takes the lock of a name in a schema, as a transaction of the store takes it.
+pub fn lock_sql(schema: &str, name: &Lookup) -> String {
     let [first, second] = [0, 1].map(|half| name.0.as_chunks().0[half]);
-    i64::from_be_bytes(first) ^ i64::from_be_bytes(second)
+    let key = i64::from_be_bytes(first) ^ i64::from_be_bytes(second);
+    format!("SELECT pg_advisory_xact_lock(({key})::bigint # hashtextextended('{schema}', 0))")
 }
 
 /// A connection of a superuser.

@@ -45,9 +45,10 @@ BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  -- unnest keeps the order of the array, in which the locks are taken.
-  PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
-    FROM unnest(p_keys, p_shared) AS locks (key, shared);
+  -- unnest keeps the order of the array, in which the locks are taken. They count for a whole database, so other installations
+  -- in it have other ones for the same keys.
+  PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared(lock) ELSE pg_advisory_xact_lock(lock) END
+    FROM (SELECT key # hashtextextended('@schema@', 0) AS lock, shared FROM unnest(p_keys, p_shared) AS locks (key, shared)) locks;
   PERFORM set_config('oncegate.locked', 'yes', true);
 END $$;
 
