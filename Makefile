@@ -18,7 +18,7 @@ TEST = cargo test --quiet --no-fail-fast --no-default-features --features full,c
 # All tests, over SQLite, Redis and PostgreSQL. At most six minutes on two processors, after the build.
 test:
 	@scripts/setup test
-	scripts/in-test-folder $(TEST) --lib --bins --examples --tests -- --test-threads=14
+	scripts/in-test-folder $(TEST) --lib --bins --examples --tests -- --test-threads=16
 
 # The tests of these whole names (TESTS), one after the other.
 test-these:
@@ -205,7 +205,7 @@ commerce-specs:
 kits:
 	@scripts/setup kits
 	$(call build,oncegate)
-	@scripts/kits
+	@scripts/in-test-folder scripts/kits
 
 # A gateway with a small memory budget under 5,000 slow clients for ten minutes, while another tenant calls; and HTTP/2,
 # spoken wrongly. Takes Linux and python3.

@@ -1,7 +1,7 @@
 //! The real binary as a process of its own, which can be killed.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -246,11 +246,13 @@ impl Process {
 /// Whether this process is the one that listens on a port. Where the system does not say, it is.
 fn listens(process: u32, port: u16) -> bool {
     const LISTENING: &str = "0A";
-    let Ok(sockets) = fs::read_to_string("/proc/self/net/tcp") else {
+    let Ok(sockets) = File::open("/proc/self/net/tcp") else {
         return true;
     };
     let port = format!(":{port:04X}");
-    let listener = sockets.lines().find_map(|line| {
+    // Listeners come first. The connections after them take the system milliseconds.
+    let mut lines = BufReader::new(sockets).lines().map_while(Result::ok);
+    let listener = lines.find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let is_it = words.get(1)?.ends_with(&port) && words.get(3) == Some(&LISTENING);
         is_it.then(|| words.get(9).map(|inode| format!("socket:[{inode}]")))?
