@@ -151,7 +151,7 @@ async fn a_stopped_backend_of_postgres_keeps_its_names_alone() {
         claimed(&store, &arrival(&format!("k{n}"), "T", n, ME)).await;
     }
     assert_eq!(store.readiness().await.reasons, []);
-    // Another installation in the same database has locks of its own.
+    // An installation with another schema in this database does not wait for that lock.
     let elsewhere = folder();
     let neighbour = format!("{}#neighbour", server.url());
     let neighbour = open_postgres(&neighbour, elsewhere.path()).await;

@@ -30,6 +30,9 @@ const STRICT: &[&str] = &[
     // In the data's folder: a server that is killed leaves nothing in /dev/shm.
     "dynamic_shared_memory_type = mmap",
     "fsync = on",
+    // As with segments of 16 MB.
+    "max_wal_size = '1GB'",
+    "wal_keep_size = '64MB'",
     "wal_level = replica",
     "max_wal_senders = 5",
     "hot_standby = on",
@@ -51,6 +54,8 @@ static NEW: LazyLock<TempDir> = LazyLock::new(|| {
         "--locale=C",
         "-N",
         "-k",
+        // A new server writes 1 MB and not 16.
+        "--wal-segsize=1",
         "-D",
     ];
     let made = command("initdb")
@@ -375,11 +380,11 @@ impl Drop for Postgres {
     }
 }
 
-/// A statement that takes the lock of a name in a schema, as a transaction of the store takes it.
+/// A statement that takes the same lock of a name as the store in this schema.
 pub fn lock_sql(schema: &str, name: &Lookup) -> String {
     let [first, second] = [0, 1].map(|half| name.0.as_chunks().0[half]);
     let key = i64::from_be_bytes(first) ^ i64::from_be_bytes(second);
-    format!("SELECT pg_advisory_xact_lock(({key})::bigint # hashtextextended('{schema}', 0))")
+    format!("SELECT {schema}.lock_1(ARRAY[({key})::bigint], ARRAY[false])")
 }
 
 /// A connection of a superuser.

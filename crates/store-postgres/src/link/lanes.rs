@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use tokio::sync::{mpsc, oneshot};
@@ -17,14 +16,13 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use crate::link::load::{LANES, Load, Loads};
 use crate::link::rows::ChangeRow;
 use crate::link::{Dialer, Link, Param, Slot, said};
 use crate::target::SILENT;
 use oncegate_store::shared::pages::portions;
 use oncegate_store::{Error, Result};
 
-/// How many lanes there are: while one waits for its commit, the other one gathers verbs.
-const LANES: usize = 2;
 /// How many verbs one transaction has at most.
 const MOST: usize = 64;
 /// How many bytes of arguments and results one batch has at most; a larger verb is a batch of its own.
@@ -117,13 +115,23 @@ struct Waiting {
     verb: Verb,
     round: usize,
     since: Instant,
+    load: Load,
     answer: oneshot::Sender<Result<Row>>,
+}
+
+impl Waiting {
+    fn end(self, answer: Result<Row>) {
+        // First, so that the caller's next verb finds the lane free.
+        drop(self.load);
+        // A caller that is gone does not need its answer.
+        drop(self.answer.send(answer));
+    }
 }
 
 /// All lanes. They end when this is dropped.
 pub(crate) struct Lanes {
     lanes: Vec<mpsc::Sender<Waiting>>,
-    next: AtomicUsize,
+    loads: Arc<Loads>,
 }
 
 impl Lanes {
@@ -139,28 +147,27 @@ impl Lanes {
         };
         Self {
             lanes: (0..LANES).map(lane).collect(),
-            next: AtomicUsize::new(0),
+            loads: Arc::default(),
         }
     }
 
-    /// Runs a verb. Verbs with the same first lock that is not shared have the same lane, so that they do not wait for each other.
+    /// Runs a verb.
     ///
     /// # Errors
     /// `Refused`: nothing was written. `Ambiguous`: the server did not say whether it was.
     pub(crate) async fn run(&self, verb: Verb) -> Result<Row> {
-        let number = match verb.locks.iter().find(|lock| !lock.is_shared) {
-            Some(lock) => lock.key.unsigned_abs() as usize,
-            None => self.next.fetch_add(1, Ordering::Relaxed),
-        };
+        let first = verb.locks.iter().find(|lock| !lock.is_shared);
+        let load = self.loads.add(first.map(|lock| lock.key));
+        let lane = &self.lanes[load.lane];
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             verb,
             round: 0,
             since: Instant::now(),
+            load,
             answer,
         };
         let ended = || Error::Refused("the store is closed".into());
-        let lane = &self.lanes[number % LANES];
         lane.send(waiting).await.map_err(|_| ended())?;
         answered.await.map_err(|_| ended())?
     }
@@ -199,8 +206,7 @@ impl Lane {
         match self.transaction(&verbs).await {
             Done::Written(rows) => {
                 for (waiting, row) in verbs.into_iter().zip(rows) {
-                    // A caller that is gone does not need its answer.
-                    drop(waiting.answer.send(Ok(row)));
+                    waiting.end(Ok(row));
                 }
             }
             Done::Nothing(why) if verbs.len() == 1 => answer(verbs, &Error::Refused(why)),
@@ -239,7 +245,7 @@ impl Lane {
 
 fn answer(verbs: Vec<Waiting>, error: &Error) {
     for waiting in verbs {
-        drop(waiting.answer.send(Err(error.clone())));
+        waiting.end(Err(error.clone()));
     }
 }
 
@@ -387,6 +393,7 @@ mod tests {
             verb,
             round: 0,
             since: Instant::now(),
+            load: Arc::<Loads>::default().add(None),
             answer: oneshot::channel().0,
         }
     }

@@ -45,10 +45,10 @@ BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  -- unnest keeps the order of the array, in which the locks are taken. They count for a whole database, so other installations
-  -- in it have other ones for the same keys.
+  -- unnest keeps the order of the array, in which the locks are taken. Advisory locks belong to the whole database: the hash of the
+  -- schema keeps installations apart, and leaves different keys different.
   PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared(lock) ELSE pg_advisory_xact_lock(lock) END
-    FROM (SELECT key # hashtextextended('@schema@', 0) AS lock, shared FROM unnest(p_keys, p_shared) AS locks (key, shared)) locks;
+    FROM (SELECT key # hashtextextended('@schema@', 0) AS lock, shared FROM unnest(p_keys, p_shared) AS wanted (key, shared)) locks;
   PERFORM set_config('oncegate.locked', 'yes', true);
 END $$;
 
