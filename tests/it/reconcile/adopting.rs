@@ -201,8 +201,10 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
     );
     let audit = first.get("/v1/audit?act=adopt").await.expect_ok();
     let acts = audit.at("/acts");
-    let oldest = acts.as_array().and_then(|acts| acts.last());
-    assert_eq!(oldest.expect("an act")["reason"], "the loss of 14:02");
+    let acts = acts.as_array().expect("a list").iter();
+    let reasons: Vec<&Value> = acts.map(|act| &act["reason"]).collect();
+    assert_eq!(*reasons[reasons.len() - 1], "the loss of 14:02");
+    assert_eq!(*reasons[0], "again");
     // A verification is refused: the arguments are not known.
     let refused = first
         .post_to(&format!("{path}/replay"), &json!({ "mode": "verify" }))

@@ -6,7 +6,7 @@ use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Record, State};
 use oncegate::gateway::new_instance;
 use oncegate::store::sqlite::Sqlite;
-use oncegate::store::{Calls as _, Health as _, Ledger as _, Store};
+use oncegate::store::{Calls as _, Error, Health as _, Ledger as _, Store};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -163,19 +163,24 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     let steps = async || redis.commands().await.get("evalsha").copied().unwrap_or(0);
     let before = steps().await;
     let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
-    // On a busy machine the Redis may not answer in time: gateways then try again, too.
+    // A busy machine may answer too late. A gateway would try again, and so does this test, at most twice.
     let mut unanswered = 0;
     loop {
         match store.prune(years, 100).await {
             Ok(0) => break,
             Ok(_) => {}
-            Err(error) => {
-                assert!(unanswered < 2, "{error}");
+            Err(Error::Ambiguous(_)) if unanswered < 2 => {
                 unanswered += 1;
+                until("it is ready again", async || {
+                    store.readiness().await.reasons.is_empty()
+                })
+                .await;
             }
+            Err(error) => panic!("{error}"),
         }
     }
     let used = steps().await - before;
+    // A try without an answer may have made up to 64 steps.
     assert!(
         used <= 70 + 64 * unanswered,
         "one step for each partition, not one for each call: {used}"
