@@ -267,9 +267,11 @@ async fn an_answer_without_a_body_gets_no_length_that_the_api_did_not_say() {
     let tool = Tool::start().await;
     let rules = "[[proxies.api.rules]]\nmethods = [\"GET\"]\npath = \"/fire\"\nas = \"write\"\n";
     let gateway = Gateway::start(&api(&tool, rules)).await;
-    let chunked: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-    let sized: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 77\r\n\r\n";
-    let unchanged: &[u8] = b"HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\n\r\n";
+    // The tool closes the connection after such an answer. The next request must not be sent on it.
+    let chunked: &[u8] =
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let sized: &[u8] = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 77\r\n\r\n";
+    let unchanged: &[u8] = b"HTTP/1.1 304 Not Modified\r\nconnection: close\r\netag: \"a\"\r\n\r\n";
     for (method, path, answer, length) in [
         ("HEAD", "/x", chunked, None),
         ("HEAD", "/x", sized, Some("77")),
@@ -294,7 +296,8 @@ async fn an_answer_without_a_body_gets_no_length_that_the_api_did_not_say() {
 /// The head and body of an answer with so many headers.
 fn with_headers(many: usize) -> &'static [u8] {
     let lines: String = (0..many).map(|n| format!("x-h-{n}: {n}\r\n")).collect();
-    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n{lines}\r\nok");
+    let answer =
+        format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n{lines}\r\nok");
     answer.into_bytes().leak()
 }
 
