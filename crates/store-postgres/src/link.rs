@@ -1,7 +1,7 @@
 //! Connections: made with their limits, asked, and given up when the server is silent.
 
+mod assignment; // which lane a verb gets
 pub(crate) mod lanes; // few connections over which all callers write
-mod load; // which lane a verb gets
 pub(crate) mod rows; // rows that functions take
 
 use std::collections::HashMap;

@@ -250,7 +250,7 @@ fn listens(process: u32, port: u16) -> bool {
         return true;
     };
     let port = format!(":{port:04X}");
-    // Linux lists listeners first. Reading stops there: to list all connections takes it milliseconds.
+    // Linux lists listeners first, so reading stops there: to list all connections takes milliseconds.
     let mut lines = BufReader::new(sockets).lines().map_while(Result::ok);
     let listener = lines.find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -126,7 +126,7 @@ pub(crate) fn written(change: &Change) -> ChangeRow {
 
 /// The locks of a change: its session and groups, the lookup keys that it needs, the calls that give some up, and its own call.
 ///
-/// Verbs that do not share their first one are in one lane.
+/// Verbs with the same first exclusive lock wait in the same lane.
 pub(crate) fn locks<'a>(
     change: &Change,
     lookups: impl IntoIterator<Item = &'a Lookup>,

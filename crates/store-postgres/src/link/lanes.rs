@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::link::load::{LANES, Load, Loads};
+use crate::link::assignment::{Assignment, Assignments, LANES};
 use crate::link::rows::ChangeRow;
 use crate::link::{Dialer, Link, Param, Slot, said};
 use crate::target::SILENT;
@@ -115,14 +115,14 @@ struct Waiting {
     verb: Verb,
     round: usize,
     since: Instant,
-    load: Load,
+    assignment: Assignment,
     answer: oneshot::Sender<Result<Row>>,
 }
 
 impl Waiting {
     fn end(self, answer: Result<Row>) {
         // First, so that the caller's next verb finds the lane free.
-        drop(self.load);
+        drop(self.assignment);
         // A caller that is gone does not need its answer.
         drop(self.answer.send(answer));
     }
@@ -131,7 +131,7 @@ impl Waiting {
 /// All lanes. They end when this is dropped.
 pub(crate) struct Lanes {
     lanes: Vec<mpsc::Sender<Waiting>>,
-    loads: Arc<Loads>,
+    assignments: Arc<Assignments>,
 }
 
 impl Lanes {
@@ -147,7 +147,7 @@ impl Lanes {
         };
         Self {
             lanes: (0..LANES).map(lane).collect(),
-            loads: Arc::default(),
+            assignments: Arc::default(),
         }
     }
 
@@ -157,19 +157,22 @@ impl Lanes {
     /// `Refused`: nothing was written. `Ambiguous`: the server did not say whether it was.
     pub(crate) async fn run(&self, verb: Verb) -> Result<Row> {
         let first = verb.locks.iter().find(|lock| !lock.is_shared);
-        let load = self.loads.add(first.map(|lock| lock.key));
-        let lane = &self.lanes[load.lane];
+        let assignment = self.assignments.assign(first.map(|lock| lock.key));
+        let lane = &self.lanes[assignment.lane];
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             verb,
             round: 0,
             since: Instant::now(),
-            load,
+            assignment,
             answer,
         };
-        let ended = || Error::Refused("the store is closed".into());
-        lane.send(waiting).await.map_err(|_| ended())?;
-        answered.await.map_err(|_| ended())?
+        let sent = lane.send(waiting).await;
+        sent.map_err(|_| Error::Refused("the store is closed".into()))?;
+        // A lane that ends without an answer may have sent the verb.
+        answered
+            .await
+            .map_err(|_| Error::Ambiguous("the store was closed meanwhile".into()))?
     }
 }
 
@@ -393,7 +396,7 @@ mod tests {
             verb,
             round: 0,
             since: Instant::now(),
-            load: Arc::<Loads>::default().add(None),
+            assignment: Arc::<Assignments>::default().assign(None),
             answer: oneshot::channel().0,
         }
     }
@@ -436,6 +439,21 @@ mod tests {
                 assert!(!earlier.any(has), "two verbs of one batch need a lock");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_verb_that_a_lane_took_and_never_answered_is_in_doubt() {
+        let (sender, mut waiting) = mpsc::channel(1);
+        let lanes = Lanes {
+            lanes: vec![sender],
+            assignments: Arc::default(),
+        };
+        let beat = || lanes.run(Verb::plain("beat_1", Vec::new()));
+        let (answer, ()) = tokio::join!(beat(), async { drop(waiting.recv().await) });
+        assert!(matches!(answer, Err(Error::Ambiguous(_))), "{answer:?}");
+        drop(waiting);
+        let answer = beat().await;
+        assert!(matches!(answer, Err(Error::Refused(_))), "{answer:?}");
     }
 
     #[test]
