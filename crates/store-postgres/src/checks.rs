@@ -121,8 +121,7 @@ impl Watch {
         if *has_layout == Some(facts.started_us) {
             return Ok(None);
         }
-        let link = self.server.inspector.link().await?;
-        let prepared = timeout(LAYOUT, layout::prepare(&link, &self.server.schema));
+        let prepared = timeout(LAYOUT, layout::prepare(&self.server));
         let late = |_| Error::Refused("the tables were not found in time".into());
         let reason = prepared.await.map_err(late)??;
         *has_layout = reason.is_none().then_some(facts.started_us);

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::core::timings::Timings;
+use oncegate::store::Health as _;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::folder;
 use crate::redis::shared::{call, notices};
+use crate::stores::contract::open_postgres_as_it_is;
 use crate::support::binary::{Process, free_port};
 use crate::support::gateway::one_tool;
-use crate::support::postgres::{Postgres, place};
+use crate::support::postgres::{Postgres, connect, place};
 use crate::support::timings::brisk;
 use crate::support::{Act, Answer, Gateway, Tool, until, until_ready};
 
@@ -156,4 +159,25 @@ async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_a
     let took = came.elapsed();
     assert!(took > lease - Duration::from_millis(50), "{took:?}");
     assert_eq!(tool.requests(), 1, "the call was not sent again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_could_not_make_its_tables_in_time_is_ready_once_it_can() {
+    let (server, folder) = (Postgres::with(&[]).await, folder());
+    let other = connect(server.port).await.expect("a connection");
+    let key = "hashtextextended('oncegate oncegate', 0)";
+    let run = async |sql: &str| other.batch_execute(sql).await.expect("run");
+    run(&format!("SELECT pg_advisory_lock({key})")).await;
+    let store = open_postgres_as_it_is(&server.main(), folder.path()).await;
+    // Right after the start has given up, what it had asked for fails, too.
+    let waiting = "locktype = 'advisory' AND NOT granted";
+    run(&format!(
+        "SELECT pg_cancel_backend(pid) FROM pg_locks WHERE {waiting}"
+    ))
+    .await;
+    run(&format!("SELECT pg_advisory_unlock({key})")).await;
+    until("it is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
 }

@@ -1,6 +1,7 @@
 //! The tables and functions of an installation: made, found, or refused.
 
 use crate::link::{Link, refused, said};
+use crate::server::Server;
 use crate::target::Schema;
 use oncegate_store::{FOREIGN, Reason, Result};
 
@@ -24,13 +25,14 @@ enum Found {
 }
 
 /// Finds the tables, or makes them. The reason says what an administrator has to do.
-pub(crate) async fn prepare(link: &Link, schema: &Schema) -> Result<Option<Reason>> {
-    let mut found = find(link, schema).await?;
+pub(crate) async fn prepare(server: &Server) -> Result<Option<Reason>> {
+    let (link, schema) = (server.inspector.link().await?, &server.schema);
+    let mut found = find(&link, schema).await?;
     if let Found::Nothing = found {
-        if let Some(reason) = make(link, schema).await? {
+        if let Some(reason) = make(server).await? {
             return Ok(Some(reason));
         }
-        found = find(link, schema).await?;
+        found = find(&link, schema).await?;
     }
     let name = schema.as_str();
     let (code, text) = match found {
@@ -86,12 +88,15 @@ async fn find(link: &Link, schema: &Schema) -> Result<Found> {
 }
 
 /// Makes all tables, unless another gateway does so at the same time.
-async fn make(link: &Link, schema: &Schema) -> Result<Option<Reason>> {
-    let make = filled(include_str!("../sql/make.sql"), schema);
+///
+/// On a connection of its own: an inspection may be dropped while this is half done, and a connection with half a transaction
+/// answers nothing else.
+async fn make(server: &Server) -> Result<Option<Reason>> {
+    let make = filled(include_str!("../sql/make.sql"), &server.schema);
+    let link = server.dialer.connect().await?;
     let Err(error) = link.client.batch_execute(&make).await else {
         return Ok(None);
     };
-    drop(link.client.batch_execute("ROLLBACK").await);
     let text = format!(
         "the tables of oncegate are not there, and could not be made: {}; an administrator runs what `oncegate store sql` prints",
         said(&error)
