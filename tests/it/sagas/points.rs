@@ -126,7 +126,11 @@ impl World {
         let mut calls = ["a", "b", "c"].into_iter().peekable();
         let (mut is_aborted, reason) = (false, json!({ "reason": "sold out" }));
         while !has_ended() {
-            assert!(Instant::now() < patience, "{what}: {:?}", self.saga().await);
+            assert!(
+                Instant::now() < patience,
+                "not in time: {what}: {:?}",
+                self.saga().await
+            );
             if let Some(key) = calls.peek() {
                 let body = json!({ "args": {}, "saga_id": "G", "session_id": "S", "idempotency_key": key });
                 let answer = self.ask("/v1/tools/act/calls", Some(&body)).await;

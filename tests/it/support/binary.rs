@@ -199,7 +199,11 @@ impl Process {
         {
             let said = || fs::read_to_string(log(folder)).unwrap_or_default();
             assert!(!self.has_ended(), "it ended: {}", said());
-            assert!(Instant::now() < patience, "it does not serve: {}", said());
+            assert!(
+                Instant::now() < patience,
+                "not in time: it serves: {}",
+                said()
+            );
             sleep(Duration::from_millis(10)).await;
         }
     }

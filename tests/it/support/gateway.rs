@@ -148,7 +148,11 @@ impl Gateway {
             if said.status == 200 {
                 return;
             }
-            assert!(Instant::now() < patience, "it is not ready: {}", said.text);
+            assert!(
+                Instant::now() < patience,
+                "not in time: it is ready: {}",
+                said.text
+            );
             sleep(PAUSE).await;
         }
     }

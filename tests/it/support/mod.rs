@@ -170,7 +170,8 @@ pub fn times(few: usize) -> usize {
     few * soak
 }
 
-/// How long anything may take that must happen, on however busy a machine.
+/// How long anything may take that must happen, on however busy a machine. A test that has waited for longer ends with the words
+/// "not in time": `scripts/again` reads them.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a test that waits for something waits between two looks. Each look is often a request, and many tests wait at once.
@@ -180,7 +181,7 @@ pub const PAUSE: Duration = Duration::from_millis(30);
 pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
     let patience = Instant::now() + PATIENCE;
     while !holds().await {
-        assert!(Instant::now() < patience, "still not so: {what}");
+        assert!(Instant::now() < patience, "not in time: {what}");
         sleep(PAUSE).await;
     }
 }

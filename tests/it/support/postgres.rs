@@ -322,7 +322,7 @@ impl Postgres {
             }
             assert!(
                 Instant::now() < patience,
-                "it does not serve: {}",
+                "not in time: it serves: {}",
                 self.log()
             );
             sleep(Duration::from_millis(20)).await;

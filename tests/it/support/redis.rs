@@ -274,7 +274,7 @@ impl Redis {
             }
             assert!(
                 Instant::now() < patience,
-                "it does not serve: {}",
+                "not in time: it serves: {}",
                 self.log()
             );
             sleep(Duration::from_millis(10)).await;

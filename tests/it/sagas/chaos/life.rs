@@ -49,7 +49,10 @@ impl World {
                 answer if Instant::now() < patience => drop(answer),
                 answer => {
                     let ready = self.ask(dice, "/readyz", None).await;
-                    panic!("seed {}: {path}: {answer:?}\n{ready:?}", self.seed);
+                    panic!(
+                        "not in time: seed {}: {path}: {answer:?}\n{ready:?}",
+                        self.seed
+                    );
                 }
             }
             sleep(Duration::from_millis(100)).await;
@@ -216,7 +219,7 @@ impl World {
             let seed = self.seed;
             assert!(
                 Instant::now() < patience,
-                "seed {seed}: no rest: {open:#?}\n{stirring:#?}"
+                "not in time: seed {seed}: rest: {open:#?}\n{stirring:#?}"
             );
             sleep(Duration::from_millis(500)).await;
         }
