@@ -10,7 +10,7 @@ use oncegate::store::{DocumentQuery, Documents as _, Store};
 use serde_json::{Value, json};
 
 use crate::stores::key_schemes::{ME, SCHEMA, post};
-use crate::support::faulty::FaultStore;
+use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::{Bare, one_tool};
 use crate::support::memory::Memory;
 #[cfg(feature = "postgres")]
@@ -140,11 +140,7 @@ async fn a_request_that_waited_during_a_reload_is_looked_for_under_its_new_names
 async fn nothing_is_claimed_before_the_recipe_is_written_down() {
     let tool = Tool::start().await;
     let faulty = FaultStore::over(Memory::default());
-    faulty.next(
-        crate::support::faulty::Verb::PutDocument,
-        crate::support::faulty::Fault::ErrBefore,
-        1,
-    );
+    faulty.next(Verb::PutDocument, Fault::ErrBefore, 1);
     let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
     post(&bare, "a", json!({ "n": 1 }))
         .await
@@ -157,6 +153,32 @@ async fn nothing_is_claimed_before_the_recipe_is_written_down() {
         .expect("an answer")
         .0;
     assert_eq!(kept.calls.len(), 1);
+}
+
+/// Other gateways may have found it later than it says, and so claim by their old list for longer.
+#[tokio::test]
+async fn a_recipe_of_which_it_was_not_known_that_it_is_written_down_counts_from_when_it_surely_is()
+{
+    let tool = Tool::start().await;
+    let faulty = FaultStore::over(Memory::default());
+    // The first is the store's secret.
+    faulty.next(Verb::PutDocument, Fault::ExecuteThenTimeout, 2);
+    let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
+    let known_since = async || {
+        let query = DocumentQuery::in_state(Kind::KeyScheme, "kept", 10);
+        let kept = faulty.documents(&query).await.expect("an answer").0.calls;
+        let body: Value = serde_json::from_slice(&kept[0].body).expect("JSON");
+        body["known_since"].as_i64().expect("microseconds")
+    };
+    for _ in 0..2 {
+        post(&bare, "a", json!({ "n": 1 }))
+            .await
+            .expect_problem("store-unavailable");
+    }
+    let written = known_since().await;
+    post(&bare, "a", json!({ "n": 1 })).await.expect_ok();
+    assert!(known_since().await > written);
+    assert_eq!(tool.requests(), 1);
 }
 
 #[tokio::test]

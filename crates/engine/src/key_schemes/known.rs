@@ -27,6 +27,9 @@ pub struct KeySchemes {
     pub(super) learning: Mutex<Option<Instant>>,
     /// When calls of an overdue key scheme were last searched.
     pub(super) looked_for: Guard<HashMap<KeySchemeId, Timestamp>>,
+    /// Key schemes that this gateway has sent to the store for the first time, and of which no answer says that they are there:
+    /// other gateways may find them later than they say.
+    pub(super) unconfirmed: Guard<BTreeSet<KeySchemeId>>,
 }
 
 #[derive(Default, Clone)]
@@ -72,6 +75,7 @@ impl KeySchemes {
             known: ArcSwap::default(),
             learning: Mutex::default(),
             looked_for: Guard::default(),
+            unconfirmed: Guard::default(),
         }
     }
 

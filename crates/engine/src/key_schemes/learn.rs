@@ -9,6 +9,7 @@ use tokio::join;
 use tokio::time::Instant;
 
 use super::known::{KeySchemes, KnownKeySchemes};
+use crate::base::lock::lock;
 use crate::error::ErrorKind;
 use crate::tools::ToolAt;
 use crate::transition::ROUNDS;
@@ -189,7 +190,13 @@ impl KeySchemes {
     async fn write_key_scheme(&self, at: &ToolAt, now: Timestamp) -> Result<bool, Error> {
         let known = self.known.load_full();
         let (tool, keep) = (&at.tool.name, at.tool.retention);
+        let is_unconfirmed = lock(&self.unconfirmed).contains(&at.key_scheme_id);
         let (key_scheme, is_new) = match known.find(tool, at.key_scheme_id) {
+            Some(known) if is_unconfirmed => {
+                let version = known.version + 1;
+                let known = known.clone();
+                (Remembered { version, ..known }, true)
+            }
             Some(known) => match known.renewed(keep, now) {
                 Some(renewed) => (renewed, false),
                 None => return Ok(false),
@@ -210,6 +217,8 @@ impl KeySchemes {
     /// Writes a key scheme over any version of its document. `is_new`: gateways find it only from now on.
     async fn put_key_scheme(&self, key_scheme: &Remembered, mut is_new: bool) -> Result<(), Error> {
         let mut key_scheme = key_scheme.clone();
+        // Also if this future is dropped, or no answer comes.
+        let may_be_ours = is_new && !lock(&self.unconfirmed).insert(key_scheme.id);
         for _ in 0..ROUNDS {
             let began = Instant::now();
             if is_new {
@@ -230,6 +239,7 @@ impl KeySchemes {
                     continue;
                 }
                 Put::Done => {
+                    lock(&self.unconfirmed).remove(&key_scheme.id);
                     self.change(|known| known.put(key_scheme.clone()));
                     return Ok(());
                 }
@@ -238,7 +248,7 @@ impl KeySchemes {
             key_scheme.version = stored.as_ref().map_or(0, |document| document.version) + 1;
             let is_in_use = stored.as_ref().is_some_and(Remembered::is_in_use);
             if let Some(stored) = stored.as_ref().and_then(Remembered::from_document) {
-                if is_in_use {
+                if is_in_use && !may_be_ours {
                     is_new = false;
                     key_scheme.known_since = stored.known_since;
                 }
