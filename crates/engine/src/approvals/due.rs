@@ -56,7 +56,11 @@ impl Approvals {
             }
         }
         for record in self.in_turn(approved) {
-            done += usize::from(ApprovedCalls::of(&self.engine).begin(record, now).await);
+            // In a task of its own: a gateway that stops ends this loop, and waits for what was begun.
+            let calls = ApprovedCalls::of(&self.engine);
+            let begun = async move { calls.begin(record, now).await };
+            let begun = self.base.tasks.spawn(begun).await;
+            done += usize::from(begun.unwrap_or(false));
         }
         Ok(done)
     }

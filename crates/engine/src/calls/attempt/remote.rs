@@ -299,17 +299,27 @@ impl Sender {
     /// Notes that a client has asked to cancel a call that may have been sent.
     ///
     /// Only the token that made the call may. Nothing is broken off. If the tool's settings say so, the server's task is
-    /// cancelled, too.
+    /// cancelled, too. All that goes on if the client hangs up.
     ///
     /// # Errors
     /// The store failed, or the call keeps changing: further attempts may follow.
-    pub async fn cancel(&self, caller: &Caller, record: &Record) -> Result<(), store::Error> {
+    pub async fn cancel(
+        self: &Arc<Self>,
+        caller: &Caller,
+        record: &Record,
+    ) -> Result<(), store::Error> {
         if !is_own(caller, record) || !self.base.store.takes_new_acts() {
             return Ok(());
         }
-        let event = Event::CancelAsked(By::token(&caller.name, ""));
-        let tool = self.base.policy_of(record);
-        let (ours, now) = (record.clone(), self.base.now());
+        let (sender, by, ours) = (self.clone(), By::token(&caller.name, ""), record.clone());
+        let cancelling = async move { sender.cancel_to_its_end(by, ours).await };
+        let cancelled = self.base.tasks.spawn(cancelling).await;
+        cancelled.unwrap_or_else(|_| Err(store::Error::Refused("the gateway has failed".into())))
+    }
+
+    async fn cancel_to_its_end(&self, by: By, ours: Record) -> Result<(), store::Error> {
+        let event = Event::CancelAsked(by);
+        let (tool, now) = (self.base.policy_of(&ours), self.base.now());
         let latest = OnConflict::RetryOnLatest;
         let moved = transition::apply(&self.base, &tool, ours, &event, now, latest).await?;
         match moved {
