@@ -86,6 +86,7 @@ use crate::metrics::Metrics;
 use oncegate_rules::audit::{Act, Action, Outcome, Target};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::record::InstanceId;
+pub use oncegate_store::repeats::Repeats;
 use oncegate_store::{self as store, Store};
 pub use oncegate_store::{LOST_DATA, Reason};
 use oncegate_tools::outside::Webhook;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use crate::tokenless;
 use oncegate_budget::Charge;
 use oncegate_engine::{
     Answer, Base, Engine, Error, ErrorKind, FairPermit, Gateway, Interface, Pauses, Proxied,
-    Request, RequestSpan, Stored, ToolAt, Tools,
+    Repeats, Request, RequestSpan, Stored, ToolAt, Tools,
 };
 use oncegate_rules::caller::Caller;
 use oncegate_rules::key;
@@ -24,6 +25,9 @@ use oncegate_rules::proxy::reply::Reply;
 use oncegate_rules::proxy::{Authority, CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
 use oncegate_tools::{Downstream, Endpoint, Party};
 
+/// How often it is logged that an API does not answer.
+const SAME_EVERY: Duration = Duration::from_secs(10);
+
 /// Passes requests on to APIs, and makes calls of writes.
 pub struct Proxies {
     base: Arc<Base>,
@@ -32,6 +36,7 @@ pub struct Proxies {
     pauses: Arc<Pauses>,
     /// The names of proxies, by the host name of requests.
     hosts: ArcSwap<HashMap<String, String>>,
+    repeats: Repeats,
 }
 
 /// The answer to a request.
@@ -103,6 +108,7 @@ impl Proxies {
             engine: gateway.engine.clone(),
             downstream: gateway.downstream.clone(),
             pauses: gateway.pauses.clone(),
+            repeats: Repeats::every(SAME_EVERY),
         }
     }
 
@@ -271,8 +277,16 @@ impl Proxies {
                 Ok(Through::Passing(response, admitted))
             }
             Err(why) => {
-                let tool = name;
-                tracing::warn!(tool, kind, why, "no answer to a forwarded request");
+                if let Some(left_out) = self.repeats.note((name, kind)) {
+                    let tool = name;
+                    tracing::warn!(
+                        tool,
+                        kind,
+                        left_out,
+                        why,
+                        "no answer to a forwarded request"
+                    );
+                }
                 let is_read = kind == "read";
                 Err(ErrorKind::NotAnswered { is_read }.alone())
             }
@@ -297,7 +311,8 @@ impl Proxies {
                 // The question takes a connection, as a read does.
                 let _admitted = self.admit(caller)?;
                 let asked = (&shown, &*credential);
-                let known_by = tokenless::known_by(&self.downstream, at, tokenless, asked);
+                let with = (&*self.downstream, &self.repeats);
+                let known_by = tokenless::known_by(with, at, tokenless, asked);
                 known_by.await.map_err(ErrorKind::alone)?
             }
             None => credential,

@@ -10,7 +10,7 @@ use reqwest::header::{
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
 };
 
-use oncegate_engine::{ErrorKind, ToolAt, as_header};
+use oncegate_engine::{ErrorKind, Repeats, ToolAt, as_header};
 use oncegate_rules::caller::{Caller, Scope, Timings};
 use oncegate_rules::proxy::compared_form::is_of_payment;
 use oncegate_rules::proxy::names::folded;
@@ -71,7 +71,7 @@ pub(crate) fn caller(proxy: &str, tokenless: &Tokenless) -> Caller {
 /// # Errors
 /// The caller is not let in, or that could not be found out.
 pub(crate) async fn known_by(
-    downstream: &Downstream,
+    (downstream, repeats): (&Downstream, &Repeats),
     at: &ToolAt,
     tokenless: &Tokenless,
     (message, own): (&Message, &str),
@@ -97,7 +97,14 @@ pub(crate) async fn known_by(
         Ok(None) => Err(ErrorKind::Unauthenticated(NOT_LET_IN)),
         Err(why) => {
             let tool = &at.tool.name;
-            tracing::warn!(tool, why, "nothing says whether to let a caller in");
+            if let Some(left_out) = repeats.note((tool, "authorize")) {
+                tracing::warn!(
+                    tool,
+                    left_out,
+                    why,
+                    "nothing says whether to let a caller in"
+                );
+            }
             Err(ErrorKind::NotChecked)
         }
     }

@@ -7,7 +7,7 @@ use super::service::Reconciler;
 use super::settings::Reconciliation;
 use oncegate_rules::document::{self, Document, Kind as DocumentKind};
 use oncegate_rules::time::after;
-use oncegate_store as store;
+use oncegate_store::{self as store, Put};
 
 /// When a reconciliation runs that has no `every`, unless its run is brought forward.
 const NEVER: std::time::Duration = std::time::Duration::from_hours(24 * 365 * 100);
@@ -58,7 +58,15 @@ impl Reconciler {
             return Ok(());
         }
         progress.unknown = Some(unknown);
-        if has_grown {
+        let next = Document {
+            version: found.version + 1,
+            due_at: if has_grown { Some(soon) } else { found.due_at },
+            body: document::body(&progress),
+            ..found
+        };
+        // Another gateway may have written the same, and then has said so.
+        let is_ours = matches!(self.base.store.put_document(&next).await?, Put::Done);
+        if has_grown && is_ours {
             let name = &of.name;
             tracing::warn!(
                 reconciliation = name,
@@ -67,14 +75,6 @@ impl Reconciler {
                 "unknown calls have grown: the next run is brought forward"
             );
         }
-        let next = Document {
-            version: found.version + 1,
-            due_at: if has_grown { Some(soon) } else { found.due_at },
-            body: document::body(&progress),
-            ..found
-        };
-        // Another gateway may have written the same.
-        drop(self.base.store.put_document(&next).await?);
         Ok(())
     }
 

@@ -23,12 +23,16 @@ use oncegate_rules::record::{CallId, Entry, Record};
 use oncegate_rules::time::signed;
 use oncegate_store::known::Known;
 use oncegate_store::lock::write;
+use oncegate_store::repeats::Repeats;
 use oncegate_store::shared::clock::{StoreClock, latest_begin};
 use oncegate_store::status::Status;
 use oncegate_store::{Error, Reason, Result, codec};
 
 /// How long a call waits for the inspection of a restarted server.
 const LOOK_TIME: Duration = Duration::from_secs(2);
+
+/// How often the same log line of an inspection is written.
+const SAME_EVERY: Duration = Duration::from_secs(60);
 
 /// A Redis, and this gateway's knowledge of it.
 pub(super) struct Server {
@@ -58,6 +62,8 @@ pub(super) struct Server {
     pub(super) format_settles: SignedDuration,
     /// Whether this gateway has said that it stops.
     pub(super) has_left: AtomicBool,
+    /// Log lines that each inspection would write again.
+    pub(super) repeats: Repeats,
 }
 
 impl Server {
@@ -86,6 +92,7 @@ impl Server {
             newest_format: settings.newest_format,
             format_settles: signed(settings.timings.redis_format_settles),
             has_left: false.into(),
+            repeats: Repeats::every(SAME_EVERY),
         }
     }
 

@@ -24,6 +24,7 @@ pub mod known; // tenants and tools that a shared store lists
 pub mod lock; // locks that go on after a panic
 pub mod private; // files that only one gateway may read
 mod remembering; // layers around a store, which remember succeeded calls
+pub mod repeats; // log lines that say the same again
 mod replay_cache; // succeeded calls in memory
 pub mod search; // what stores in tables search by
 pub mod shared; // what stores of many gateways have in common

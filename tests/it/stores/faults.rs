@@ -379,3 +379,18 @@ async fn an_error_of_the_store_is_logged_with_the_call_that_met_it() {
     assert_eq!(looked["trace_id"], "t-17");
     assert!(looked["call_id"].is_string(), "{looked}");
 }
+
+#[tokio::test]
+async fn what_a_closed_store_refuses_is_not_logged_for_each_request() {
+    let tool = Tool::start().await;
+    let gateway = Shaky::with_tool(&tool).await;
+    gateway.call(1).await.expect_ok();
+    let (lines, _log) = Lines::take();
+    gateway.store.set_down(true);
+    for n in 2..12 {
+        gateway.call(n).await.expect_problem("store-unavailable");
+    }
+    let errors = lines.with_message("store operation failed");
+    let claims = errors.iter().filter(|said| said["operation"] == "claim");
+    assert_eq!(claims.count(), 1, "{errors:?}");
+}

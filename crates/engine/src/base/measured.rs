@@ -1,6 +1,7 @@
 //! A layer around the store that times each verb, and counts and logs its errors.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::futures::TaskLocalFuture;
 use tokio::task_local;
@@ -8,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use oncegate_rules::record::Intent;
+use oncegate_store::repeats::Repeats;
 use oncegate_store::verbs::LABELS;
 use oncegate_store::verbs::layer::*;
 
@@ -24,17 +26,28 @@ where
     CALL.scope(call, work)
 }
 
+/// How often the same failure of a verb is logged. While a store is closed, each request meets one.
+const SAME_EVERY: Duration = Duration::from_secs(10);
+/// The verbs whose failure may have left something of a call behind.
+const WRITES_CALL: [&str; 2] = ["claim", "replace"];
+
 /// The store with metrics. The measured time includes all other layers, such as encryption.
 pub(crate) struct Measured {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
+    repeats: Repeats,
 }
 
 impl Measured {
     /// Declares each verb's metrics at zero, so that its first error is an increase.
     pub(crate) fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         LABELS.iter().for_each(|verb| metrics.expect_verb(verb));
-        Self { store, metrics }
+        let repeats = Repeats::every(SAME_EVERY);
+        Self {
+            store,
+            metrics,
+            repeats,
+        }
     }
 
     fn done(&self, operation: &str, began: Instant, about: About<'_>, error: Option<&Error>) {
@@ -47,8 +60,19 @@ impl Measured {
             Some(call) => about.within(call),
             None => about,
         };
+        // A refusal, and a question without an answer, is the same for all calls. What may have been written is not.
+        let is_of_call = match error {
+            Error::Refused(_) => false,
+            Error::Ambiguous(_) => WRITES_CALL.contains(&operation),
+            Error::Unreadable(_) => true,
+        };
+        let of_call = call_id.filter(|_| is_of_call).map(|id| id.0);
+        let same = (operation, error.to_string(), of_call);
+        let Some(left_out) = self.repeats.note(same) else {
+            return;
+        };
         let call_id = call_id.map(tracing::field::display);
-        tracing::error!(operation, call_id, trace_id, %error, "store operation failed");
+        tracing::error!(operation, call_id, trace_id, left_out, %error, "store operation failed");
     }
 }
 

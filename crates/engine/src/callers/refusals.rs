@@ -1,14 +1,11 @@
 //! Counts what is refused, and logs some of it: refused tokens by reason, and every problem that is answered by its slug.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::base::lock::lock;
 use crate::metrics::{Interface, Metrics};
 use oncegate_rules::words::words;
+use oncegate_store::repeats::Repeats;
 
 /// How often one reason is logged.
 const REASON_EVERY: Duration = Duration::from_secs(60);
@@ -42,31 +39,9 @@ pub struct Refused<'a> {
 /// Counts and logs refused tokens, and answers that are problems.
 pub struct Refusals {
     metrics: Arc<Metrics>,
-    reasons: Mutex<[Noted; TokenRefused::ALL.len()]>,
+    reasons: Repeats,
     /// By their slugs.
-    problems: Mutex<BTreeMap<&'static str, Noted>>,
-}
-
-/// When one kind of refusal was logged last, and how many there were since.
-#[derive(Default, Clone, Copy)]
-struct Noted {
-    logged_at: Option<Instant>,
-    since: u64,
-}
-
-impl Noted {
-    /// Notes one more. Returns how many there were since the last log line, if another line is due.
-    fn note(&mut self, every: Duration, now: Instant) -> Option<u64> {
-        self.since += 1;
-        if self
-            .logged_at
-            .is_some_and(|at| now.duration_since(at) < every)
-        {
-            return None;
-        }
-        self.logged_at = Some(now);
-        Some(std::mem::take(&mut self.since))
-    }
+    problems: Repeats,
 }
 
 impl Refusals {
@@ -77,8 +52,8 @@ impl Refusals {
         }
         Self {
             metrics,
-            reasons: Mutex::default(),
-            problems: Mutex::default(),
+            reasons: Repeats::every(REASON_EVERY),
+            problems: Repeats::every(PROBLEM_EVERY),
         }
     }
 
@@ -98,12 +73,11 @@ impl Refusals {
             .refused_tokens
             .with_label_values(&[why.as_str()])
             .inc();
-        let due = lock(&self.reasons)[why as usize].note(REASON_EVERY, Instant::now());
-        if let Some(requests) = due {
-            let reason = why.as_str();
+        let reason = why.as_str();
+        if let Some(left_out) = self.reasons.note(reason) {
             tracing::warn!(
                 reason,
-                requests,
+                requests = left_out + 1,
                 "requests were refused because of their token"
             );
         }
@@ -116,35 +90,15 @@ impl Refusals {
         } = refused;
         let labels = [problem, interface.as_str()];
         self.metrics.refusals.with_label_values(&labels).inc();
-        let mut problems = lock(&self.problems);
-        let noted = problems.entry(problem).or_default();
-        let due = noted.note(PROBLEM_EVERY, Instant::now());
-        drop(problems);
-        if let Some(requests) = due {
+        if let Some(not_logged) = self.problems.note(problem) {
             tracing::info!(
                 problem,
                 "door" = interface.as_str(),
                 tool = refused.tool,
                 tenant = refused.tenant,
-                not_logged = requests - 1,
+                not_logged,
                 "a request was answered with a problem"
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_is_logged_once_in_its_time_with_the_number_of_requests() {
-        let (mut noted, start) = (Noted::default(), Instant::now());
-        let mut note = |seconds| noted.note(REASON_EVERY, start + Duration::from_secs(seconds));
-        assert_eq!(note(0), Some(1));
-        for second in 1..60 {
-            assert_eq!(note(second), None);
-        }
-        assert_eq!(note(60), Some(60));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::members::{Member, SagaAt, Unlisted};
-use super::registry::{SagaRegistry, readable};
+use super::registry::SagaRegistry;
 use super::worker::SagaWorker;
 use crate::audit::{self, Steps};
 use crate::base::{Base, Query};
@@ -83,7 +83,9 @@ impl Sagas {
         let (base, word) = (&self.base, saga::State::as_str);
         let (found, next) = base.list_documents(Kind::Saga, caller, query, word).await?;
         // An unreadable saga is left out, and logged.
-        let sagas = found.iter().filter_map(|document| readable(document).ok());
+        let sagas = found
+            .iter()
+            .filter_map(|document| self.registry.readable(document).ok());
         Ok((sagas.collect(), next))
     }
 

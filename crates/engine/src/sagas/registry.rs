@@ -53,7 +53,7 @@ impl SagaRegistry {
     pub(crate) async fn saga(&self, id: &SagaId) -> Result<Option<Saga>, store::Error> {
         let store = &self.base.store;
         let found = store.document(Kind::Saga, &id.tenant, &id.id).await?;
-        found.as_ref().map(readable).transpose()
+        found.as_ref().map(|found| self.readable(found)).transpose()
     }
 
     /// A saga that a caller names.
@@ -78,7 +78,10 @@ impl SagaRegistry {
     async fn write_saga(&self, saga: &Saga) -> Result<Result<(), Option<Saga>>, store::Error> {
         match self.base.store.put_document(&saga.to_document()).await? {
             Put::Done => Ok(Ok(())),
-            Put::Lost(newer) => Ok(Err(newer.as_ref().map(readable).transpose()?)),
+            Put::Lost(newer) => Ok(Err(newer
+                .as_ref()
+                .map(|newer| self.readable(newer))
+                .transpose()?)),
         }
     }
 
@@ -147,7 +150,9 @@ impl SagaRegistry {
         for state in State::UNFINISHED {
             let mut pages = Documents::new(Kind::Saga, state.as_str());
             while let Some(found) = pages.next(&self.base).await? {
-                let found = found.iter().filter_map(|document| readable(document).ok());
+                let found = found
+                    .iter()
+                    .filter_map(|document| self.readable(document).ok());
                 sagas.extend(found.map(|saga| saga.id));
             }
         }
@@ -198,11 +203,15 @@ impl SagaRegistry {
         }
         Ok(())
     }
-}
 
-pub(super) fn readable(document: &Document) -> Result<Saga, store::Error> {
-    Saga::from_document(document).map_err(|why| {
-        tracing::error!(saga = document.id, why, "a saga cannot be read");
-        store::Error::Unreadable(format!("saga: {why}"))
-    })
+    /// The saga of a document. That one cannot be read is logged once.
+    pub(super) fn readable(&self, document: &Document) -> Result<Saga, store::Error> {
+        Saga::from_document(document).map_err(|why| {
+            let id = format!("saga {} {}", document.tenant, document.id);
+            if self.base.is_not_logged_yet(&id) {
+                tracing::error!(saga = document.id, why, "a saga cannot be read");
+            }
+            store::Error::Unreadable(format!("saga: {why}"))
+        })
+    }
 }

@@ -10,7 +10,10 @@ use tokio::time::timeout;
 use super::{Link, Wire};
 use crate::keys::{self, Partition};
 use oncegate_store::Endings;
+use oncegate_store::repeats::Repeats;
 
+/// How often it is logged that it fails.
+const SAME_EVERY: Duration = Duration::from_secs(60);
 /// How long one subscription may take.
 const ANSWERED: Duration = Duration::from_secs(1);
 /// How long all subscriptions together may take, with their connection.
@@ -25,6 +28,7 @@ pub(crate) struct Subscriber {
     is_due: Arc<AtomicBool>,
     /// How many connections have subscribed.
     connections: Arc<AtomicU64>,
+    repeats: Repeats,
 }
 
 impl Subscriber {
@@ -34,6 +38,7 @@ impl Subscriber {
             endings: Arc::default(),
             is_due: Arc::new(true.into()),
             connections: Arc::default(),
+            repeats: Repeats::every(SAME_EVERY),
         }
     }
 
@@ -42,11 +47,12 @@ impl Subscriber {
         self.is_due.store(true, Ordering::SeqCst);
     }
 
-    /// Subscribes to the ends of calls, unless it has.
+    /// Subscribes to the ends of calls, unless it has. If it fails or is dropped, the next inspection subscribes.
     pub(crate) async fn subscribe(&self) {
         if !self.is_due.swap(false, Ordering::SeqCst) {
             return;
         }
+        let mut again = Again(Some(self));
         // The end of an earlier connection does not count.
         let number = self.connections.fetch_add(1, Ordering::SeqCst) + 1;
         let (endings, is_due) = (self.endings.clone(), self.is_due.clone());
@@ -81,8 +87,41 @@ impl Subscriber {
         let late = || Err(RedisError::from((ErrorKind::Io, "no answer in time")));
         if let Err(error) = subscribed.unwrap_or_else(|_| late()) {
             // Callers that wait also poll the store, which only takes longer.
-            tracing::warn!(%error, "ends of other gateways' calls cannot be received");
-            self.renew();
+            if let Some(left_out) = self.repeats.note(error.to_string()) {
+                let text = "ends of other gateways' calls cannot be received";
+                tracing::warn!(%error, left_out, "{text}");
+            }
+            return;
         }
+        again.0 = None;
+    }
+}
+
+/// Makes the next inspection subscribe again, unless it is emptied first.
+struct Again<'a>(Option<&'a Subscriber>);
+
+impl Drop for Again<'_> {
+    fn drop(&mut self) {
+        if let Some(subscriber) = self.0 {
+            subscriber.renew();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::target::Target;
+
+    #[tokio::test]
+    async fn a_subscription_that_is_dropped_half_way_is_made_again() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = silent.local_addr().expect("an address").port();
+        let target = Target::parse(&format!("redis://127.0.0.1:{port}")).expect("a target");
+        let subscriber = Subscriber::new(&Arc::new(Link::new(target, None)));
+        let given_up = timeout(Duration::from_millis(20), subscriber.subscribe()).await;
+        assert!(given_up.is_err() && subscriber.is_due.load(Ordering::SeqCst));
     }
 }

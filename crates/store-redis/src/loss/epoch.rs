@@ -152,7 +152,10 @@ impl Epochs {
                 if !self.is_mended.load(Ordering::Relaxed) {
                     self.publish_token(&Sight::default()).await;
                     if let Err(error) = put_all_back(&self.server).await {
-                        tracing::error!(%error, "remembered writes could not be put back yet");
+                        let text = "remembered writes could not be put back yet";
+                        if let Some(left_out) = self.server.repeats.note(text) {
+                            tracing::error!(%error, left_out, "{text}");
+                        }
                     } else if !self.is_mended.swap(true, Ordering::Relaxed) {
                         self.seen.lost_writes.fetch_add(writes, Ordering::Relaxed);
                     }

@@ -67,7 +67,10 @@ impl Gateways {
         }
         .await;
         if let Err(error) = forgotten {
-            tracing::warn!(%error, "gateways that are gone could not be forgotten yet");
+            let text = "gateways that are gone could not be forgotten yet";
+            if let Some(left_out) = self.server.repeats.note(text) {
+                tracing::warn!(%error, left_out, "{text}");
+            }
         }
     }
 

@@ -63,6 +63,10 @@ async fn log_holders(server: &Server, record: &Record, holders: Vec<CallId>) -> 
         {
             continue;
         }
+        // Until everything is put back each inspection tries all of it again.
+        if server.repeats.note((intent.call_id.0, holder.0)).is_none() {
+            continue;
+        }
         tracing::error!(
             call_id = %intent.call_id,
             tool = intent.tool,

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -13,9 +14,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::lock::lock;
+use crate::repeats::Repeats;
 use crate::watermarks::{Need, TOKEN_LIMIT_US, Tokens, WatermarksError, WatermarksFile};
 use crate::{Error, Reason, Result};
 use oncegate_rules::session::Token;
+
+/// How often it is logged that the file cannot be written.
+const SAME_EVERY: Duration = Duration::from_secs(10);
 
 /// What a kind of store adds to the file.
 pub trait Own: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
@@ -85,6 +90,7 @@ struct Inner<T, L> {
     file: WatermarksFile,
     state: Mutex<State<T, L>>,
     saving: Mutex<()>,
+    repeats: Repeats,
 }
 
 /// A gateway's memory of a store. Clones share it.
@@ -133,6 +139,7 @@ impl<T: Own, L: Default + Send + 'static> Memory<T, L> {
             file,
             state: Mutex::new(state),
             saving: Mutex::default(),
+            repeats: Repeats::every(SAME_EVERY),
         })))
     }
 
@@ -230,7 +237,9 @@ impl<T: Own, L: Default + Send + 'static> Memory<T, L> {
         match saved.map_err(io::Error::other).flatten() {
             Ok(()) => true,
             Err(error) => {
-                tracing::error!(%error, "the file of watermarks cannot be written");
+                if let Some(left_out) = self.0.repeats.note(error.kind()) {
+                    tracing::error!(%error, left_out, "the file of watermarks cannot be written");
+                }
                 false
             }
         }
