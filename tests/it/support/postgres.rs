@@ -15,9 +15,11 @@ use oncegate::core::key::Lookup;
 use oncegate::store::postgres::tokio_postgres;
 use oncegate::store::postgres::tokio_postgres::{NoTls, Row};
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
+mod places; // schemas on a server that tests share
+
+pub use self::places::{empty, place, run_in, text_in};
 use super::ports::free_port;
 use super::redis::launch;
 use super::{PATIENCE, until};
@@ -69,49 +71,8 @@ static NEW: LazyLock<TempDir> = LazyLock::new(|| {
     folder
 });
 
-/// The server that all tests of a run share.
-static SHARED: OnceCell<Postgres> = OnceCell::const_new();
+/// The schemas that tests have on servers of their own.
 static SCHEMAS: AtomicU64 = AtomicU64::new(0);
-
-/// A new schema on the server that the tests share: a URL, and the schema after a `#`.
-pub async fn place() -> String {
-    let shared = SHARED.get_or_init(|| Postgres::with(&[])).await;
-    shared.place()
-}
-
-/// Runs a statement as a superuser in the schema of a place.
-pub async fn run_in(place: &str, sql: &str) {
-    let schema = place.split_once('#').expect("a place").1;
-    let sql = format!("SET search_path = {schema}; SET oncegate.prune = on; {sql}");
-    let client = connect(port_of(place)).await.expect("a connection");
-    client.batch_execute(&sql).await.expect("run");
-}
-
-/// Deletes everything in a place.
-pub async fn empty(place: &str) {
-    let schema = place.split_once('#').expect("a place").1;
-    run_in(place, &format!("DROP SCHEMA {schema} CASCADE")).await;
-}
-
-/// The first column of the first row, which is a text. Asked as a superuser in the schema of a place.
-pub async fn text_in(place: &str, sql: &str) -> String {
-    let client = connect(port_of(place)).await.expect("a connection");
-    let schema = place.split_once('#').expect("a place").1;
-    client
-        .batch_execute(&format!("SET search_path = {schema}"))
-        .await
-        .expect("set");
-    client.query_one(sql, &[]).await.expect("a row").get(0)
-}
-
-fn port_of(place: &str) -> u16 {
-    let url = place.split_once('#').expect("a place").0;
-    let port = url
-        .rsplit(':')
-        .next()
-        .and_then(|rest| rest.split('/').next());
-    port.and_then(|port| port.parse().ok()).expect("a port")
-}
 
 /// A server over a folder of its own, on a free port of 127.0.0.1. Ended when dropped.
 pub struct Postgres {
@@ -389,8 +350,11 @@ pub fn lock_sql(schema: &str, name: &Lookup) -> String {
 
 /// A connection of a superuser.
 pub async fn connect(port: u16) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
-    let url = format!("postgres://admin@127.0.0.1:{port}/postgres");
-    let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+    connect_by(&format!("postgres://admin@127.0.0.1:{port}/postgres")).await
+}
+
+async fn connect_by(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(async move { drop(connection.await) });
     Ok(client)
 }
