@@ -27,8 +27,8 @@ pub struct KeySchemes {
     pub(super) learning: Mutex<Option<Instant>>,
     /// When calls of an overdue key scheme were last searched.
     pub(super) looked_for: Guard<HashMap<KeySchemeId, Timestamp>>,
-    /// Key schemes that this gateway has sent to the store for the first time, and of which no answer says that they are there:
-    /// other gateways may find them later than they say.
+    /// New key schemes that this gateway has sent to the store, and of which no answer says that they are stored. Other gateways
+    /// may find one later than its `known_since`.
     pub(super) unconfirmed: Guard<BTreeSet<KeySchemeId>>,
 }
 

@@ -217,7 +217,8 @@ impl KeySchemes {
     /// Writes a key scheme over any version of its document. `is_new`: gateways find it only from now on.
     async fn put_key_scheme(&self, key_scheme: &Remembered, mut is_new: bool) -> Result<(), Error> {
         let mut key_scheme = key_scheme.clone();
-        // Also if this future is dropped, or no answer comes.
+        // Noted before the write: it stays noted if this future is dropped, or if no answer comes. What is found after that may be
+        // an earlier write of this gateway.
         let may_be_ours = is_new && !lock(&self.unconfirmed).insert(key_scheme.id);
         for _ in 0..ROUNDS {
             let began = Instant::now();
