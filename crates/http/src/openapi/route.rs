@@ -44,15 +44,18 @@ pub struct Route<S = Http> {
     entry: Entry,
 }
 
-/// The entry of a route in the document.
+/// The entry of a route in the document. What it says is only made when the document is asked for: few gateways are ever asked.
 pub(crate) struct Entry {
     path: &'static str,
     method: HttpMethod,
-    operation: OperationBuilder,
-    schemas: Vec<(String, RefOr<Schema>)>,
+    says: Vec<Step>,
     problems: BTreeMap<u16, Vec<Slug>>,
     speaks_json_rpc: bool,
 }
+
+/// Adds one thing to an operation, and the schemas that it names.
+type Step = Box<dyn FnOnce(OperationBuilder, &mut Schemas) -> OperationBuilder + Send>;
+type Schemas = Vec<(String, RefOr<Schema>)>;
 
 /// Statuses that errors of JSON-RPC also have.
 const RPC_ERRORS: [u16; 2] = [400, 404];
@@ -61,8 +64,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     /// A GET route, guarded if tokens are configured.
     pub fn get<T: 'static>(
         path: &'static str,
-        id: &str,
-        summary: &str,
+        id: &'static str,
+        summary: &'static str,
         handler: impl Handler<T, S>,
     ) -> Self {
         Self::open(path, id, summary, handler).guarded()
@@ -71,8 +74,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     /// A POST route, guarded if tokens are configured.
     pub fn post<T: 'static>(
         path: &'static str,
-        id: &str,
-        summary: &str,
+        id: &'static str,
+        summary: &'static str,
         handler: impl Handler<T, S>,
     ) -> Self {
         let handler = on(MethodFilter::POST, handler);
@@ -86,8 +89,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     /// A DELETE route, guarded if tokens are configured.
     pub fn delete<T: 'static>(
         path: &'static str,
-        id: &str,
-        summary: &str,
+        id: &'static str,
+        summary: &'static str,
         handler: impl Handler<T, S>,
     ) -> Self {
         let handler = on(MethodFilter::DELETE, handler);
@@ -101,8 +104,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     /// A POST route by which an operator acts: it needs a reason, and a state that allows it.
     pub fn act<T: 'static>(
         path: &'static str,
-        id: &str,
-        summary: &str,
+        id: &'static str,
+        summary: &'static str,
         handler: impl Handler<T, S>,
     ) -> Self {
         Self::post(path, id, summary, handler)
@@ -113,8 +116,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     /// A GET route without a token.
     pub fn open<T: 'static>(
         path: &'static str,
-        id: &str,
-        summary: &str,
+        id: &'static str,
+        summary: &'static str,
         handler: impl Handler<T, S>,
     ) -> Self {
         Self {
@@ -145,78 +148,85 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         (self.entry.path, self.handler, self.entry)
     }
 
-    fn guarded(mut self) -> Self {
-        let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
-        self.entry.operation = self
-            .entry
-            .operation
-            .security(bearer)
-            .security(SecurityRequirement::default());
-        self.problems(&OF_A_GUARDED_ROUTE)
+    fn guarded(self) -> Self {
+        self.says(|operation, _| {
+            let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
+            operation
+                .security(bearer)
+                .security(SecurityRequirement::default())
+        })
+        .problems(&OF_A_GUARDED_ROUTE)
     }
 
-    pub fn path(self, name: &str, description: &str) -> Self {
-        let schema = text().min_length(Some(1));
+    fn says(
+        mut self,
+        step: impl FnOnce(OperationBuilder, &mut Schemas) -> OperationBuilder + Send + 'static,
+    ) -> Self {
+        self.entry.says.push(Box::new(step));
+        self
+    }
+
+    pub fn path(self, name: &'static str, description: &'static str) -> Self {
+        let schema = || text().min_length(Some(1));
         self.param(ParameterIn::Path, name, description, schema)
     }
 
     pub fn call_headers(self) -> Self {
-        let key = text().pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#));
+        let key = || text().pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#));
         let about_key = "The call's key: 1 to 255 characters of ASCII 0x21 to 0x7E, bare or as a quoted string.";
         let about_wait = "wait=SECONDS (at most 60) and respond-async (RFC 7240).";
         let about_trace = "Its trace id becomes the call's (W3C Trace Context); the tool gets it with the sampled flag, and tracestate.";
-        self.param(
-            ParameterIn::Header,
-            &title(&IDEMPOTENCY_KEY),
-            about_key,
-            key,
-        )
-        .param(ParameterIn::Header, "Prefer", about_wait, text())
-        .param(ParameterIn::Header, "traceparent", about_trace, text())
+        self.param(ParameterIn::Header, title(&IDEMPOTENCY_KEY), about_key, key)
+            .param(ParameterIn::Header, "Prefer", about_wait, text)
+            .param(ParameterIn::Header, "traceparent", about_trace, text)
     }
 
     fn param(
-        mut self,
+        self,
         place: ParameterIn,
-        name: &str,
-        description: &str,
-        schema: ObjectBuilder,
+        name: impl Into<String> + Send + 'static,
+        description: &'static str,
+        schema: fn() -> ObjectBuilder,
     ) -> Self {
-        let required = match place {
-            ParameterIn::Path => Required::True,
-            _ => Required::False,
-        };
-        let parameter = ParameterBuilder::new()
-            .parameter_in(place)
-            .required(required)
-            .name(name)
-            .description(Some(description))
-            .schema(Some(schema.build()));
-        self.entry.operation = self.entry.operation.parameter(parameter);
-        self
+        self.says(move |operation, _| {
+            let required = match place {
+                ParameterIn::Path => Required::True,
+                _ => Required::False,
+            };
+            let parameter = ParameterBuilder::new()
+                .parameter_in(place)
+                .required(required)
+                .name(name)
+                .description(Some(description))
+                .schema(Some(schema().build()));
+            operation.parameter(parameter)
+        })
     }
 
-    pub fn params<T: IntoParams>(mut self) -> Self {
-        let parameters: Vec<Parameter> = T::into_params(|| Some(ParameterIn::Query));
-        self.entry.operation = self.entry.operation.parameters(Some(parameters));
-        self
+    pub fn params<T: IntoParams + 'static>(self) -> Self {
+        self.says(|operation, _| {
+            let parameters: Vec<Parameter> = T::into_params(|| Some(ParameterIn::Query));
+            operation.parameters(Some(parameters))
+        })
     }
 
-    pub fn body<T: ToSchema>(self) -> Self {
+    pub fn body<T: ToSchema + 'static>(self) -> Self {
         self.body_that_is::<T>(Required::True)
     }
 
-    pub fn optional_body<T: ToSchema>(self) -> Self {
+    pub fn optional_body<T: ToSchema + 'static>(self) -> Self {
         self.body_that_is::<T>(Required::False)
     }
 
-    fn body_that_is<T: ToSchema>(mut self, required: Required) -> Self {
-        collect::<T>(&mut self.entry.schemas);
-        let body = RequestBodyBuilder::new()
-            .content("application/json", refer::<T>())
-            .required(Some(required));
-        self.entry.operation = self.entry.operation.request_body(Some(body.build()));
-        self.problems(&OF_A_BODY)
+    fn body_that_is<T: ToSchema + 'static>(self, required: Required) -> Self {
+        self.says(move |operation, schemas| {
+            collect::<T>(schemas);
+            let body = RequestBodyBuilder::new()
+                .content("application/json", refer::<T>())
+                .required(Some(required));
+            operation.request_body(Some(body.build()))
+        })
+        .problems(&OF_A_BODY)
     }
 
     pub fn problems(mut self, slugs: &[Slug]) -> Self {
@@ -239,32 +249,36 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     }
 
     /// A list that is read page by page.
-    pub fn page<P: IntoParams, T: ToSchema>(self, description: &str) -> Self {
+    pub fn page<P: IntoParams + 'static, T: ToSchema + 'static>(
+        self,
+        description: &'static str,
+    ) -> Self {
         self.params::<P>()
             .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
             .json::<T>(description)
     }
 
-    pub fn json<T: ToSchema>(self, description: &str) -> Self {
+    pub fn json<T: ToSchema + 'static>(self, description: &'static str) -> Self {
         self.json_with::<T>(200, description, &[])
     }
 
-    pub fn json_with<T: ToSchema>(
-        mut self,
+    pub fn json_with<T: ToSchema + 'static>(
+        self,
         status: u16,
-        description: &str,
+        description: &'static str,
         headers: &[&HeaderName],
     ) -> Self {
-        collect::<T>(&mut self.entry.schemas);
-        let answer = described(description).content("application/json", refer::<T>());
-        let header = |answer: ResponseBuilder, name: &&HeaderName| {
-            answer.header(title(name), Header::default())
-        };
-        self.answer(status, headers.iter().fold(answer, header))
+        let headers: Vec<String> = headers.iter().map(|name| title(name)).collect();
+        self.answer(status, move |schemas| {
+            collect::<T>(schemas);
+            let answer = described(description).content("application/json", refer::<T>());
+            let header = |answer: ResponseBuilder, name| answer.header(name, Header::default());
+            headers.into_iter().fold(answer, header)
+        })
     }
 
     /// The request and the answers of an act on many calls or sagas.
-    pub fn on_many<B: ToSchema, T: ToSchema>(self) -> Self {
+    pub fn on_many<B: ToSchema + 'static, T: ToSchema + 'static>(self) -> Self {
         self.body::<B>()
             .problems(&[
                 Slug::NotConfirmed,
@@ -276,57 +290,68 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
             )
     }
 
-    pub fn json_or_lines<T: ToSchema>(mut self, description: &str) -> Self {
-        collect::<T>(&mut self.entry.schemas);
-        let answer = described(description)
-            .content("application/json", refer::<T>())
-            .content(NDJSON, any(Type::String));
-        self.answer(200, answer)
+    pub fn json_or_lines<T: ToSchema + 'static>(self, description: &'static str) -> Self {
+        self.answer(200, move |schemas| {
+            collect::<T>(schemas);
+            described(description)
+                .content("application/json", refer::<T>())
+                .content(NDJSON, any(Type::String))
+        })
     }
 
     /// The request and the answers of a route whose requests are JSON-RPC messages.
-    pub fn json_rpc<T: ToSchema>(mut self) -> Self {
+    pub fn json_rpc<T: ToSchema + 'static>(mut self) -> Self {
         self.entry.speaks_json_rpc = true;
         for status in RPC_ERRORS {
             self.entry.problems.entry(status).or_default();
         }
-        let answer = described(
-            "The result of a request, or an error of JSON-RPC; of a long call a stream of events.",
-        )
-        .content("application/json", any(Type::Object))
-        .content("text/event-stream", any(Type::String));
         self.body::<T>()
             .problems(&[Slug::StoreUnavailable, Slug::ShuttingDown])
-            .answer(200, answer)
-            .answer(202, described("A notification was taken."))
+            .answer(200, |_| {
+                described(
+                    "The result of a request, or an error of JSON-RPC; of a long call a stream of events.",
+                )
+                .content("application/json", any(Type::Object))
+                .content("text/event-stream", any(Type::String))
+            })
+            .answer(202, |_| described("A notification was taken."))
     }
 
-    pub fn any_json(self, description: &str) -> Self {
-        let answer = described(description);
-        self.answer(200, answer.content("application/json", any(Type::Object)))
+    pub fn any_json(self, description: &'static str) -> Self {
+        self.answer(200, move |_| {
+            described(description).content("application/json", any(Type::Object))
+        })
     }
 
-    pub fn text(self, content_type: &str, description: &str) -> Self {
-        let answer = described(description);
-        self.answer(200, answer.content(content_type, any(Type::String)))
+    pub fn text(self, content_type: &'static str, description: &'static str) -> Self {
+        self.answer(200, move |_| {
+            described(description).content(content_type, any(Type::String))
+        })
     }
 
-    fn answer(mut self, status: u16, answer: ResponseBuilder) -> Self {
-        self.entry.operation = self.entry.operation.response(status.to_string(), answer);
-        self
+    fn answer(
+        self,
+        status: u16,
+        answer: impl FnOnce(&mut Schemas) -> ResponseBuilder + Send + 'static,
+    ) -> Self {
+        self.says(move |operation, schemas| operation.response(status.to_string(), answer(schemas)))
     }
 }
 
 impl Entry {
-    fn new(path: &'static str, method: HttpMethod, id: &str, summary: &str) -> Self {
-        let operation = OperationBuilder::new()
-            .operation_id(Some(id))
-            .summary(Some(summary));
+    fn new(
+        path: &'static str,
+        method: HttpMethod,
+        id: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        let named = move |operation: OperationBuilder, _: &mut Schemas| {
+            operation.operation_id(Some(id)).summary(Some(summary))
+        };
         Self {
             path,
             method,
-            operation,
-            schemas: Vec::new(),
+            says: vec![Box::new(named)],
             problems: BTreeMap::new(),
             speaks_json_rpc: false,
         }
@@ -336,14 +361,18 @@ impl Entry {
     pub(crate) fn document(entries: impl IntoIterator<Item = Self>) -> OpenApi {
         let (mut paths, mut components) = (Paths::default(), Components::default());
         for entry in entries {
-            let mut operation = entry.operation;
+            let mut schemas = Schemas::new();
+            let said = entry.says.into_iter();
+            let mut operation = said.fold(OperationBuilder::new(), |operation, step| {
+                step(operation, &mut schemas)
+            });
             for (status, slugs) in entry.problems {
                 let is_rpc = entry.speaks_json_rpc && RPC_ERRORS.contains(&status);
                 operation =
                     operation.response(status.to_string(), problem_response(&slugs, is_rpc));
             }
             paths.add_path_operation(entry.path, vec![entry.method], operation.build());
-            components.schemas.extend(entry.schemas);
+            components.schemas.extend(schemas);
         }
         let mut schemas = Vec::new();
         collect::<problem::Body<'_>>(&mut schemas);
@@ -398,7 +427,7 @@ fn refer<T: ToSchema>() -> Content {
     Content::new(Some(Ref::from_schema_name(T::name())))
 }
 
-fn collect<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+fn collect<T: ToSchema>(schemas: &mut Schemas) {
     schemas.push((T::name().into_owned(), T::schema()));
     T::schemas(schemas);
 }
