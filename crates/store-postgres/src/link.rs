@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -16,7 +17,7 @@ use rustls_platform_verifier::ConfigVerifierExt as _;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Row, Statement};
@@ -34,6 +35,10 @@ use oncegate_store::{Endings, Error, Found, Reason, Result, UNREADABLE};
 
 const POOLER: &str = "a pooler stands between the gateway and PostgreSQL: it hides failovers, and mixes the settings of clients or \
                       refuses them; connect to PostgreSQL itself, a gateway keeps six connections";
+
+/// For how long a connection that could not be made stands for others. In an outage each call would otherwise dial several times,
+/// and a standby that becomes the primary would be busy with them.
+const FAILURE_STANDS: Duration = Duration::from_millis(200);
 
 /// A value that a verb sends.
 pub(crate) type Param = Box<dyn ToSql + Sync + Send>;
@@ -57,6 +62,8 @@ pub(crate) struct Dialer {
     mark: String,
     /// On which ends of calls are told.
     pub(crate) channel: String,
+    /// When a connection could not be made last, and why, if none was made since.
+    failed: Mutex<Option<(Instant, Error)>>,
     status: Arc<Status>,
     /// Told of trouble with a connection.
     pub(crate) trouble: Arc<Notify>,
@@ -80,14 +87,31 @@ impl Dialer {
             tls: MakeRustlsConnect::new(tls(settings)?),
             mark,
             channel: format!("oncegate_{schema}"),
+            failed: Mutex::default(),
             status,
             trouble: Arc::default(),
             endings: Arc::default(),
         })
     }
 
+    /// Connects to the primary, if that has not just failed.
+    async fn connect_if_hopeful(&self) -> Result<Arc<Link>> {
+        let failed = lock(&self.failed).clone();
+        match failed.filter(|(at, _)| at.elapsed() < FAILURE_STANDS) {
+            Some((_, error)) => Err(error),
+            None => self.connect().await,
+        }
+    }
+
     /// Connects to the primary.
     pub(crate) async fn connect(&self) -> Result<Arc<Link>> {
+        let connected = self.try_to_connect().await;
+        let failed = connected.as_ref().err();
+        *lock(&self.failed) = failed.map(|error| (Instant::now(), error.clone()));
+        connected
+    }
+
+    async fn try_to_connect(&self) -> Result<Arc<Link>> {
         let connect = async {
             let connected = self.config.connect(self.tls.clone()).await;
             let (client, mut connection) = match connected {
@@ -274,10 +298,14 @@ impl Slot {
             return Ok(link.clone());
         }
         *slot = None;
-        let link = self.dialer.connect().await?;
-        if self.listens {
+        let link = if self.listens {
+            // The inspections find out when the server is back.
+            let link = self.dialer.connect().await?;
             self.dialer.listen(&link).await?;
-        }
+            link
+        } else {
+            self.dialer.connect_if_hopeful().await?
+        };
         Ok(slot.insert(link).clone())
     }
 

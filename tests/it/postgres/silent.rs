@@ -1,16 +1,21 @@
 //! A server that does not answer: a standby that is silent, a commit that hangs, a stopped process.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::store::postgres::Postgres as Store;
 use oncegate::store::{Calls as _, Claimed, Error, Health as _};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::{folder, pair, refused};
+use crate::redis::shared::call;
 use crate::stores::contract::{ME, arrival, claimed, open_postgres};
+use crate::support::gateway::one_tool;
+use crate::support::line::Line;
 use crate::support::postgres::{Postgres, connect, lock_sql};
-use crate::support::{PATIENCE, until};
+use crate::support::{Gateway, PATIENCE, Tool, until};
 
 /// Claims until the store says whose the call is.
 async fn until_claimed(store: &Store, key: &str) -> oncegate::core::record::Record {
@@ -158,4 +163,37 @@ async fn a_stopped_backend_of_postgres_keeps_its_names_alone() {
     claimed(&neighbour, &held).await;
     holder.batch_execute("ROLLBACK").await.expect("the end");
     until_claimed(&store, "held").await;
+}
+
+/// Each would otherwise dial three times: for its claim, to look for its key, and for what is paused.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_while_a_postgres_is_away_do_not_dial_again_and_again() {
+    let (mut server, tool) = (Postgres::with(&[]).await, Tool::start().await);
+    let line = Line::to(server.port).await;
+    let url = format!("postgres://gate@127.0.0.1:{}/postgres", line.port);
+    let gateway = Arc::new(Gateway::sharing(&url, &one_tool(&tool, "")).await);
+    gateway.until_ready().await;
+    server.kill();
+    until("it is noticed", async || {
+        !gateway.reasons().await.is_empty()
+    })
+    .await;
+    let before = line.connections();
+    let mut callers = JoinSet::new();
+    for caller in 0..8 {
+        let gateway = gateway.clone();
+        callers.spawn(async move {
+            for n in 0..50 {
+                let refused = call(&gateway, caller * 50 + n).await;
+                refused.expect_problem("store-unavailable");
+            }
+        });
+    }
+    callers.join_all().await;
+    let dialed = line.connections() - before;
+    assert!(dialed < 200, "{dialed} connections for 400 calls");
+    server.start_again().await;
+    gateway.until_ready().await;
+    call(&gateway, 1).await.expect_ok();
+    assert_eq!(tool.effects(), 1);
 }

@@ -26,6 +26,8 @@ pub struct Line {
     /// How many pieces are held.
     holds: Arc<AtomicUsize>,
     muted: watch::Sender<bool>,
+    /// How many connections there were.
+    connections: Arc<AtomicUsize>,
     /// How often a client has spoken after an answer, where it has committed.
     trips: Arc<AtomicUsize>,
 }
@@ -42,17 +44,21 @@ impl Line {
             held: watch::Sender::new(None),
             holds: Arc::default(),
             muted: watch::Sender::new(false),
+            connections: Arc::default(),
             trips: Arc::default(),
         };
         let (target, blocked, cut) = (line.target.clone(), line.blocked.clone(), line.cut.clone());
         let (held, holds) = (line.held.clone(), line.holds.clone());
         let (muted, trips) = (line.muted.clone(), line.trips.clone());
+        let connections = line.connections.clone();
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::SeqCst);
                 let target = target.load(Ordering::SeqCst);
                 if !blocked.load(Ordering::SeqCst)
                     && let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await
                 {
+                    drop((near.set_nodelay(true), far.set_nodelay(true)));
                     let hold = (held.subscribe(), holds.clone());
                     let trips = trips.clone();
                     tokio::spawn(forward(
@@ -99,6 +105,12 @@ impl Line {
     /// How many connections are held.
     pub fn holds(&self) -> usize {
         self.holds.load(Ordering::SeqCst)
+    }
+
+    /// How many connections were asked for, whether they were made or not.
+    #[cfg(feature = "postgres")]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     /// How many round trips there were on connections that commit transactions in SQL.
