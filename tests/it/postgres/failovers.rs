@@ -121,11 +121,59 @@ async fn a_failover_that_loses_writes_is_noticed_before_anything_runs() {
 /// How many callers there are at each of two gateways.
 const CALLERS: usize = 8;
 
-/// Calls again and again until it is told to stop. Returns the acknowledged results by key.
+/// Calls of callers that go on through all failovers, with their acknowledged results by key.
+struct Load {
+    callers: JoinSet<BTreeMap<String, String>>,
+    over: Arc<AtomicBool>,
+    /// They call often. What matters is that calls are under way when the primary is lost.
+    often: Arc<AtomicBool>,
+}
+
+impl Load {
+    fn on(gateways: &[Arc<Gateway>]) -> Self {
+        let mut load = Self {
+            callers: JoinSet::new(),
+            over: Arc::default(),
+            often: Arc::default(),
+        };
+        for (which, gateway) in gateways.iter().enumerate() {
+            for caller in 0..CALLERS {
+                let (over, often) = (load.over.clone(), load.often.clone());
+                let calls = calls(gateway.clone(), format!("{which}-{caller}"), over, often);
+                load.callers.spawn(calls);
+            }
+        }
+        load
+    }
+
+    /// Waits until 100 calls more have reached the tool.
+    async fn rises(&self, tool: &Tool) {
+        self.often.store(true, Ordering::SeqCst);
+        let before = tool.requests();
+        until("there is load", async || tool.requests() > before + 100).await;
+    }
+
+    fn falls(&self) {
+        self.often.store(false, Ordering::SeqCst);
+    }
+
+    async fn end(self) -> BTreeMap<String, String> {
+        self.over.store(true, Ordering::SeqCst);
+        self.callers
+            .join_all()
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+/// Calls again and again until it is over. Returns the acknowledged results by key.
 async fn calls(
     gateway: Arc<Gateway>,
     name: String,
     over: Arc<AtomicBool>,
+    often: Arc<AtomicBool>,
 ) -> BTreeMap<String, String> {
     let (mut acknowledged, mut n) = (BTreeMap::new(), 0);
     while !over.load(Ordering::SeqCst) {
@@ -138,8 +186,8 @@ async fn calls(
         if answer.status == 200 {
             acknowledged.insert(key, answer.result());
         }
-        // What matters is that calls are under way when the primary is lost, and not how many.
-        sleep(Duration::from_millis(100)).await;
+        let often = often.load(Ordering::SeqCst);
+        sleep(Duration::from_millis(if often { 50 } else { 500 })).await;
     }
     acknowledged
 }
@@ -174,14 +222,7 @@ async fn ten_failovers_of_a_postgres_under_load_lose_nothing_and_double_nothing(
         gateway.until_ready().await;
         gateways.push(Arc::new(gateway));
     }
-    let over = Arc::<AtomicBool>::default();
-    let mut callers = JoinSet::new();
-    for (which, gateway) in gateways.iter().enumerate() {
-        for caller in 0..CALLERS {
-            let name = format!("{which}-{caller}");
-            callers.spawn(calls(gateway.clone(), name, over.clone()));
-        }
-    }
+    let load = Load::on(&gateways);
     let mut slowest = Duration::ZERO;
     for round in 0..10 {
         let standby = primary.standby(&[]).await;
@@ -190,24 +231,22 @@ async fn ten_failovers_of_a_postgres_under_load_lose_nothing_and_double_nothing(
         for gateway in &gateways {
             gateway.until_ready().await;
         }
-        let before = tool.requests();
-        until("there is load", async || tool.requests() > before + 100).await;
+        load.rises(&tool).await;
         primary.kill();
         standby.promote().await;
         let promoted = Instant::now();
         for gateway in &gateways {
             gateway.until_ready().await;
         }
+        load.falls();
         slowest = slowest.max(promoted.elapsed());
         primary = standby;
     }
-    over.store(true, Ordering::SeqCst);
+    let acknowledged = load.end().await;
     assert!(
         slowest < Duration::from_secs(10),
         "ready only after {slowest:?}"
     );
-    let acknowledged = callers.join_all().await.into_iter().flatten();
-    let acknowledged: BTreeMap<String, String> = acknowledged.collect();
     assert!(acknowledged.len() > 1_000, "{}", acknowledged.len());
     let doubled: Vec<_> = tool
         .effects_by_key()
@@ -271,14 +310,7 @@ async fn ten_failovers_to_a_postgres_that_lags_behind_are_noticed_before_anythin
         gateway.until_ready().await;
         gateways.push(Arc::new(gateway));
     }
-    let over = Arc::<AtomicBool>::default();
-    let mut callers = JoinSet::new();
-    for (which, gateway) in gateways.iter().enumerate() {
-        for caller in 0..CALLERS {
-            let name = format!("{which}-{caller}");
-            callers.spawn(calls(gateway.clone(), name, over.clone()));
-        }
-    }
+    let load = Load::on(&gateways);
     let mut lost = 0;
     for round in 0..10 {
         let standby = primary.standby(&[]).await;
@@ -301,8 +333,7 @@ async fn ten_failovers_to_a_postgres_that_lags_behind_are_noticed_before_anythin
         }
         replication.block(true);
         replication.cut(true);
-        let before = tool.requests();
-        until("there is load", async || tool.requests() > before + 100).await;
+        load.rises(&tool).await;
         primary.kill();
         let mut sent = 0;
         until("what was claimed before has been sent", async || {
@@ -330,10 +361,10 @@ async fn ten_failovers_to_a_postgres_that_lags_behind_are_noticed_before_anythin
         for gateway in &gateways {
             gateway.until_ready().await;
         }
+        load.falls();
         primary = standby;
     }
-    over.store(true, Ordering::SeqCst);
-    let acknowledged: usize = callers.join_all().await.iter().map(BTreeMap::len).sum();
+    let acknowledged = load.end().await.len();
     assert!(acknowledged > 1_000, "{acknowledged}");
     let effects = tool.effects_by_key();
     let doubled = effects.iter().filter(|(_, times)| **times > 1).count();

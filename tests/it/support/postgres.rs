@@ -38,6 +38,8 @@ const STRICT: &[&str] = &[
     "wal_level = replica",
     "max_wal_senders = 5",
     "hot_standby = on",
+    // A standby whose primary is gone waits for five seconds otherwise, even if it is promoted.
+    "wal_retrieve_retry_interval = '100ms'",
     "autovacuum = off",
     "log_min_messages = warning",
 ];
