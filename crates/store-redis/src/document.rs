@@ -79,7 +79,9 @@ impl Documents for Redis {
         for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
             let digests = self.in_order("due", kind, now, from, limit).await?;
             let found = self.read_documents(kind, &digests).await?;
-            due.calls.extend(found.calls);
+            // Another gateway may have taken one since the index was read. It is not due any more.
+            let is_due = |document: &Document| document.due_at.is_some_and(|due_at| due_at <= now);
+            due.calls.extend(found.calls.into_iter().filter(is_due));
             due.unreadable.extend(found.unreadable);
             if due.calls.len() >= limit as usize || digests.len() < limit as usize {
                 break;

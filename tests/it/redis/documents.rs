@@ -1,11 +1,18 @@
 //! Documents that a Redis has lost, cannot read or has no room for.
 
+use std::sync::Arc;
+
 use ::redis::FromRedisValue as _;
 use oncegate::core::document::{Document, Kind};
-use oncegate::store::{DocumentQuery, Documents as _, Health as _, LossRecovery as _, Put};
+use oncegate::store::{
+    Calls as _, DocumentQuery, Documents as _, Health as _, LossRecovery as _, Put,
+};
 
-use crate::stores::contract::{Home, at, open_redis, redis_and_store};
+use crate::stores::contract::{
+    Home, ME, arrival, at, claimed, ended, open_redis, redis_and_store, replaced,
+};
 use crate::stores::documents::{document, load, next, put};
+use crate::support::line::Line;
 use crate::support::redis::Redis;
 use crate::support::{has_reason, until};
 
@@ -149,4 +156,48 @@ async fn no_act_of_an_operator_is_recorded_on_a_redis_with_nearly_full_memory() 
         ..document("shop", "S", 1)
     };
     assert!(put_back(&mark).await, "other kinds are recorded");
+}
+
+/// An index is read before what it leads to. What another gateway takes in between would be done twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_gateway_has_taken_meanwhile_is_not_due_in_a_redis() {
+    let (redis, folders) = (
+        Redis::strict().await,
+        [(); 2].map(|()| tempfile::tempdir().expect("a folder")),
+    );
+    let line = Line::to(redis.port).await;
+    let slow = Arc::new(open_redis(&line.url(), folders[0].path()).await);
+    let other = open_redis(&redis.url(), folders[1].path()).await;
+    let taken = Document {
+        due_at: Some(at(1)),
+        ..document("shop", "taken", 1)
+    };
+    let taken = put(&other, &taken).await;
+    let call = claimed(&other, &arrival("k", "S", 0, ME)).await;
+    let (of_documents, of_calls) = (slow.clone(), slow.clone());
+
+    line.hold(b"HMGET");
+    let found =
+        tokio::spawn(async move { of_documents.due_documents(Kind::Saga, at(40), 9).await });
+    until("the index was read", async || line.holds() > 0).await;
+    let later = Document {
+        due_at: Some(at(60)),
+        ..next(&taken, "running")
+    };
+    put(&other, &later).await;
+    line.release();
+    let found = found.await.expect("no panic").expect("an answer");
+    assert_eq!(found.calls, []);
+    let due = slow.due_documents(Kind::Saga, at(60), 9).await;
+    assert_eq!(due.expect("an answer").calls, [later]);
+
+    let due = slow.due(at(40), 9).await.expect("an answer");
+    assert_eq!(due.calls.len(), 1);
+    line.hold(b"GETRANGE");
+    let found = tokio::spawn(async move { of_calls.due(at(40), 9).await });
+    until("the index was read", async || line.holds() > 0).await;
+    replaced(&other, &ended(&call, 200, 20), &call).await;
+    line.release();
+    let found = found.await.expect("no panic").expect("an answer");
+    assert_eq!(found.calls.len(), 0);
 }

@@ -121,6 +121,10 @@ impl Server {
         if self.status.is_in_doubt() || limit == 0 {
             return Ok((found, None));
         }
+        // Another gateway may have changed a call since the index was read.
+        let is_there = |record: &Record| {
+            record::index(record) == index && times.contains(&record::score(record))
+        };
         let indexes = Partition::all().map(|partition| partition.key(index));
         let indexes = self.link.existing(indexes.collect()).await?;
         let mut read = 0;
@@ -131,6 +135,7 @@ impl Server {
             for some in entries.chunks(READ_AT_ONCE) {
                 self.read_wanted(index, some, limit, &mut is_wanted, &mut found)
                     .await?;
+                found.calls.retain(is_there);
                 if found.calls.len() >= limit {
                     return Ok((found, None));
                 }

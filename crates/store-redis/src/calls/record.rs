@@ -70,6 +70,17 @@ pub(crate) fn score(record: &Record) -> i64 {
     time.as_microsecond()
 }
 
+/// The index of a state; empty for none.
+pub(crate) fn index(record: &Record) -> &'static str {
+    match &record.state {
+        State::Running => "running",
+        State::Unknown(_) => "unknown",
+        State::Failed(_) => "failed",
+        State::Proposed | State::Approved => "waiting",
+        _ => "",
+    }
+}
+
 /// The letter of a state that has an index, for scripts.
 pub(crate) fn letter(record: &Record) -> &'static str {
     match &record.state {
