@@ -23,6 +23,7 @@ async fn a_reload_between_page_and_click_is_refused_and_after_the_approval_nothi
     let release = occupy(&gateway, &tool).await;
     approve_held(&gateway, &asked).await;
     assert!(gateway.reload(&config(&other, EXCLUSIVE)).await);
+    until_tried(&[&gateway]).await;
     drop(release);
     until_state(&gateway, &asked, "proposed").await;
     assert!(
@@ -45,6 +46,7 @@ async fn other_credentials_between_approval_and_begin_void_nothing(stores: &Stor
     let asked = ask_in_session(&gateway, "k").await;
     approve_held(&gateway, &asked).await;
     assert!(gateway.reload(&with("new")).await);
+    until_tried(&[&gateway]).await;
     drop(release);
     until_state(&gateway, &asked, "succeeded").await;
     assert_eq!(tool.executed()[1].header("authorization"), "Bearer new");

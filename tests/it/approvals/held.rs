@@ -36,10 +36,6 @@ async fn while_its_tool_is_paused_or_its_session_frozen_nothing_is_approved(stor
     gateway.stop().await;
 }
 
-/// Looks for calls that are due.
-const FROZEN_OUT: &str =
-    "oncegate_store_operation_duration_seconds_count{operation=\"due_proposals\"}";
-
 async fn a_busy_session_holds_what_is_approved_and_sends_it_once_afterwards(stores: &Stores) {
     let tool = Tool::start().await;
     let gateways = stores.gateways(&config(&tool, EXCLUSIVE)).await;
@@ -60,6 +56,7 @@ async fn a_busy_session_holds_what_is_approved_and_sends_it_once_afterwards(stor
         answer.problem() == "tool-paused"
     })
     .await;
+    until_tried(&[first, last]).await;
     drop(release);
     until("the first one ends", async || tool.effects() == 1).await;
     assert_eq!(state(first, &asked).await, "approved", "it is held");
@@ -71,9 +68,7 @@ async fn a_busy_session_holds_what_is_approved_and_sends_it_once_afterwards(stor
         assert_eq!(state(first, &asked).await, "approved", "{act}");
     }
     // A worker that tries to begin it meets the freeze.
-    let looks = async || first.metric(FROZEN_OUT).await;
-    let before = looks().await;
-    until("it was tried", async || looks().await > before + 2.0).await;
+    until_tried(&[first]).await;
     assert_eq!((tool.requests(), tool.effects()), (1, 1));
     first
         .post_as("boss", "/v1/sessions/S/thaw?tenant=shop", &why)
@@ -136,6 +131,7 @@ async fn both_states_survive_a_restart_and_an_approved_call_begins_once(stores: 
         .post_as("boss", "/v1/tools/act/pause", &why)
         .await
         .expect_ok();
+    until_tried(&[&gateway]).await;
     drop(release);
     until("the first one ends", async || tool.effects() == 1).await;
     let gateway = stores.again(gateway, &config).await;
@@ -167,6 +163,7 @@ async fn after_an_accepted_loss_what_waited_is_unknown_and_cannot_be_approved(st
         .post_as("boss", "/v1/tools/act/pause", &why)
         .await
         .expect_ok();
+    until_tried(&[&gateway]).await;
     drop(release);
     until("the first one ends", async || tool.effects() == 1).await;
 

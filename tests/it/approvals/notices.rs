@@ -238,6 +238,7 @@ async fn approvals_that_are_void_are_told_and_the_call_is_told_of_again(stores: 
     // What would be sent now is not what was approved.
     let moved = config.replace(&tool.url(), &format!("{}/elsewhere", tool.url()));
     assert!(gateway.reload(&moved).await);
+    until_tried(&[&gateway]).await;
     drop(release);
     until("it waits again", async || {
         events(&gateway, &asked)

@@ -247,7 +247,8 @@ async fn a_gateway_of_postgres_that_was_stopped_past_its_lease_overrules_nothing
 
 async fn overrules_nothing(url: &str) {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(200, Act::Numbered));
+    let (release, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }";
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let stopped = process(&folders[0], url, &tool, rules).await;
@@ -258,6 +259,7 @@ async fn overrules_nothing(url: &str) {
     let first = tokio::spawn(async move { post(&asker, &stopped_url, "S", "first").await });
     until("the tool has it", async || tool.requests() == 1).await;
     stopped.signal("STOP");
+    drop(release);
 
     // The stopped gateway's call becomes unknown when its lease is over. Only then the next call gets the session.
     let next = post(&http, &other_url, "S", "next")
