@@ -258,7 +258,7 @@ async fn overrules_nothing(url: &str) {
     let asker = client();
     let first = tokio::spawn(async move { post(&asker, &stopped_url, "S", "first").await });
     until("the tool has it", async || tool.requests() == 1).await;
-    stopped.signal("STOP");
+    stopped.pause();
     drop(release);
 
     // The stopped gateway's call becomes unknown when its lease is over. Only then the next call gets the session.

@@ -139,7 +139,7 @@ async fn a_call_that_may_have_an_effect_is_not_sent_for_a_comparison() {
         tool.url()
     );
     let brief = format!(
-        "[tools.brief]\nurl = \"{}\"\n{times}dedup = \"key\"\nrecheck = {{ base = \"100ms\", max = \"100ms\", give_up_after = \"1s\" }}\n",
+        "[tools.brief]\nurl = \"{}\"\n{times}dedup = \"key\"\nrecheck = {{ base = \"100ms\", max = \"100ms\", give_up_after = \"3s\" }}\n",
         tool.url()
     );
     let gateway = Gateway::start(&format!("{}{read}{brief}", one_tool(&tool, times))).await;

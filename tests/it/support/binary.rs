@@ -8,10 +8,19 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::time::{Instant, sleep};
 
 pub use super::ports::free_port;
 use super::{PATIENCE, until};
+
+/// Stops a process, and waits until all of its threads stand still.
+pub fn pause(child: &Child) {
+    let process = Pid::from_child(child);
+    kill_process(process, Signal::STOP).expect("a signal");
+    let stopped = waitpid(Some(process), WaitOptions::UNTRACED).expect("its state");
+    assert!(stopped.is_some_and(|(_, status)| status.stopped()));
+}
 
 /// A gateway process over a folder. Killed when dropped.
 pub struct Process {
@@ -234,6 +243,11 @@ impl Process {
             .status()
             .expect("kill runs");
         assert!(status.success());
+    }
+
+    /// It keeps its connections and does nothing more, until `CONT`.
+    pub fn pause(&self) {
+        pause(&self.child);
     }
 
     pub fn has_ended(&mut self) -> bool {

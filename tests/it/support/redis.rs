@@ -15,6 +15,7 @@ use redis::{AsyncConnectionConfig, RedisResult, Value};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use super::binary::pause;
 use super::ports::free_port;
 use super::{PATIENCE, until};
 
@@ -192,12 +193,7 @@ impl Redis {
 
     /// It keeps its connections and says nothing more, until resumed.
     pub fn pause(&self) {
-        signal(&self.child, "STOP");
-        // The signal is sent; here we wait until it has arrived.
-        let state = || fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-        while state().is_ok_and(|state| !state.contains(") T ")) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        pause(&self.child);
     }
 
     pub fn resume(&self) {
