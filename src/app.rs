@@ -47,6 +47,8 @@ const OPS_MEMORY: usize = 16 << 20;
 const LOOP_ENDED: &str = "a background task ended unexpectedly";
 /// How long connections may take to end after the last call.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
+/// How long the rounds of the loops may take to end after the last call, within the grace.
+const LAST_ROUNDS: Duration = Duration::from_secs(2);
 
 /// A gateway over its store. Takes tools out of the configuration.
 fn gateway_over(
@@ -298,6 +300,15 @@ impl App {
         let ending = async {
             let grace_is_over = Instant::now() + self.limits.shutdown_grace;
             self.gateway.shut_down().await;
+            if stop.is_cancelled() {
+                // What a round has told the webhook, and has not written down, the next process would tell again.
+                let rounds = async { while loops.join_next().await.is_some() {} };
+                let until = grace_is_over.min(Instant::now() + LAST_ROUNDS);
+                tokio::select! {
+                    _ = timeout_at(until, rounds) => {}
+                    () = at_once.cancelled() => {}
+                }
+            }
             loops.abort_all();
             // Until then each open connection may have one more request, and is told with its answer.
             let served = tokio::select! {

@@ -365,6 +365,33 @@ async fn an_ask_is_told_of_although_its_process_has_ended(stores: &Stores) {
     gateway.stop().await;
 }
 
+async fn a_gateway_that_stops_hears_what_the_webhook_says(stores: &Stores) {
+    let (tool, ears) = (Tool::start().await, ears().await);
+    // A gateway that has ended without hearing it would be followed by another telling after three seconds.
+    let config = notified(&tool, &ears, "").replace("[webhook]\n", "[webhook]\ntimeout = \"1s\"\n");
+    let gateway = stores.gateway(&config).await;
+    let (release, held) = Act::held(Act::Answer(204, "", b""));
+    ears.then(held);
+    ask(&gateway, "k", args()).await;
+    until("the webhook has it", async || ears.requests() == 1).await;
+    gateway.begin_stop();
+    until("nothing is taken any more", async || {
+        tokio::net::TcpStream::connect(gateway.address)
+            .await
+            .is_err()
+    })
+    .await;
+    drop(release);
+    let gateway = stores.again(gateway, &config).await;
+    let looks = "oncegate_store_operation_duration_seconds_count{operation=\"due_documents\"}";
+    until("it has looked for longer than that", async || {
+        gateway.metric(looks).await > 30.0
+    })
+    .await;
+    assert_eq!(ears.requests(), 1);
+    gateway.stop().await;
+}
+
 on_both_stores!(
     a_notice_is_signed_and_has_of_the_arguments_only_what_show_names,
     whoever_opens_the_link_of_a_notice_changes_nothing,
@@ -373,6 +400,7 @@ on_both_stores!(
     a_webhook_that_fails_is_told_again_and_delays_no_decision,
     many_gateways_tell_each_message_once,
     an_ask_is_told_of_although_its_process_has_ended,
+    a_gateway_that_stops_hears_what_the_webhook_says,
 );
 
 /// `point`: where the process ends. The request is not answered there, so its agent sends it again.
