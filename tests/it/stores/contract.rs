@@ -321,7 +321,7 @@ macro_rules! contract {
 
 pub(crate) use contract;
 
-pub(crate) use self::ends::rerun;
+pub(crate) use self::ends::{rerun, unknown};
 pub(crate) use self::lookups::{name_of, with_lookups};
 
 contract! {

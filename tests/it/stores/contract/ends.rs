@@ -112,7 +112,7 @@ pub(super) async fn calls_are_due_when_their_lease_is_over(home: Home) {
 }
 
 /// An unknown call of this tool whose next check is due at this second; `None`: it is never checked.
-async fn unknown(store: &dyn Store, tool: &str, key: &str, due: Option<i64>) -> CallId {
+pub(crate) async fn unknown(store: &dyn Store, tool: &str, key: &str, due: Option<i64>) -> CallId {
     let lookup = Lookup::new("shop", tool, key);
     let intent = Intent {
         call_id: CallId::new(Uuid::new_v4(), &lookup),
