@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::calls::agent::{Agent, by_business_id};
 use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Act, Gateway, Tool, until};
+use crate::support::{Act, Gateway, Tool};
 
 on_both_stores! {
     a_loop_with_the_models_keys_has_one_effect,
@@ -23,7 +23,7 @@ async fn a_loop_with_the_models_keys_has_one_effect(stores: &Stores) {
     let args = |key: &str, note: &str| json!({ "sku": "w", "note": note, "idempotency_key": key });
     let mut agent = Agent::without_key(&gateway, args("model-1", "please"));
     for _ in 0..2 {
-        agent.hang_up().await;
+        agent.hang_up(&tool).await;
     }
     drop(hold);
     let first = agent.follow().await.result();
@@ -78,14 +78,13 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_gets_the_result_where_s
     stores: &Stores,
 ) {
     let tool = Tool::start().await;
-    tool.always(Act::after_ms(300, Act::Numbered));
+    tool.always(Act::after_ms(1_000, Act::Numbered));
     let gateway = stores.gateway(&one_tool(&tool, LIKE)).await;
     let args = |note: &str| json!({ "sku": "w", "note": note });
     // The agent crashes while the call runs; its successor has to wait, and waits.
     Agent::new(&gateway, "plan-1", args("as asked"))
-        .hang_up()
+        .hang_up(&tool)
         .await;
-    until("the call is at the tool", async || tool.requests() == 1).await;
     let mut resumed = Agent::new(&gateway, "plan-2", args("in other words"));
     let second = resumed.follow().await.result();
     let third = Agent::new(&gateway, "plan-3", args("once more"))
