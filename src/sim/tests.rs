@@ -15,7 +15,7 @@ use super::run::{Outcome, run, run_and_note};
 use crate::gateway::local_time;
 
 /// How many seeds `make test` tries.
-const SEEDS: u64 = 80;
+const SEEDS: u64 = 60;
 /// Every so many-th seed of a long run is run twice, and must have the same history.
 const TWICE: u64 = 50;
 /// Within so many seeds a break must be found.

@@ -418,7 +418,7 @@ fn shop() -> Value {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// A value anywhere in a description may be anything.
     #[test]

@@ -14,8 +14,17 @@ use crate::support::{Act, Answer, Tool, client, until_ready};
 
 on_both_stores! {
     an_order_of_acp_is_made_once_wherever_its_gateway_ends,
-    an_order_of_ucp_is_made_once_wherever_its_gateway_ends,
-    a_purchase_of_x402_is_settled_once_wherever_its_gateway_ends,
+}
+
+// What a store knows of a call at each point does not depend on the protocol.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_of_ucp_over_a_file_is_made_once_wherever_its_gateway_ends() {
+    an_order_of_ucp_is_made_once_wherever_its_gateway_ends(&Stores::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purchase_of_x402_over_a_file_is_settled_once_wherever_its_gateway_ends() {
+    a_purchase_of_x402_is_settled_once_wherever_its_gateway_ends(&Stores::Sqlite).await;
 }
 
 /// What is configured and sent, and the statuses of "not known yet" and of another caller's request with the same key.

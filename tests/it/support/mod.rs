@@ -174,15 +174,20 @@ pub fn times(few: usize) -> usize {
 /// "not in time": `scripts/again` reads them.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a test that waits for something waits between two looks. Each look is often a request, and many tests wait at once.
+/// How long a test that waits for something waits between two looks, at first and at most. Each look is often a request, and many
+/// tests wait at once.
 pub const PAUSE: Duration = Duration::from_millis(30);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for a condition instead of sleeping for as long as it may take.
 pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
     let patience = Instant::now() + PATIENCE;
+    let mut pause = PAUSE;
     while !holds().await {
         assert!(Instant::now() < patience, "not in time: {what}");
-        sleep(PAUSE).await;
+        sleep(pause).await;
+        // Most waits are short, and the long ones take the processor from all others.
+        pause = pause.mul_f64(1.3).min(LONGEST_PAUSE);
     }
 }
 

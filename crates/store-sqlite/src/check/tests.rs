@@ -326,7 +326,7 @@ fn the_walk_finds_no_damage_in_a_whole_file_and_all_that_sqlite_finds_in_pages()
         assert_eq!(quick(path), Ok(()));
         assert_eq!(walked(path), Ok(()), "{vacuum}");
         let pages = fs::metadata(path).expect("a file").len() / PAGE;
-        for n in 0..150_u64 {
+        for n in 0..80_u64 {
             let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (seed << 20);
             let (number, at) = (place % pages + 1, (place >> 24) % 40);
             let number = u32::try_from(number).expect("a page");
@@ -353,5 +353,5 @@ fn the_walk_finds_no_damage_in_a_whole_file_and_all_that_sqlite_finds_in_pages()
             overwrite(path, number, 0, &was);
         }
     }
-    assert!(found > 50, "{found}");
+    assert!(found > 25, "{found}");
 }
